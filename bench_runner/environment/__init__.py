@@ -1,0 +1,1 @@
+"""The software environment: lock, installed packages, files, libraries as loaded."""

@@ -1,0 +1,1 @@
+"""What machine this is: gathers values, judges none of them here (``checks`` does)."""
