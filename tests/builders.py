@@ -9,6 +9,7 @@ records = builders.launches(5, lambda i: builders.training_record(seconds=0.1 + 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -128,7 +129,6 @@ def record(spec: RunSpec, ranks: Sequence[RankSamples] = (), *, launch_index: in
     """A record of ``spec``; every identity is derived from spec and launch index, so that equal calls are equal."""
     name = f"{spec.label.replace('/', '-')}-{launch_index}"
     fields: dict[str, Any] = {
-        "record_id": f"record-{name}",
         "session_id": "session-a",
         "launch_id": f"launch-{name}",
         "launch_index": launch_index,
@@ -142,7 +142,11 @@ def record(spec: RunSpec, ranks: Sequence[RankSamples] = (), *, launch_index: in
         "profile": "quick",
         "ranks": tuple(ranks),
     }
-    return RunRecord(**{**fields, **changes})
+    fields.update(changes)
+    if "record_id" not in changes:
+        # Two records that differ anywhere have different identities, as real ones do.
+        fields["record_id"] = "record-" + hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:16]
+    return RunRecord(**fields)
 
 
 def training_record(
