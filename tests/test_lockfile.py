@@ -86,7 +86,7 @@ def test_a_small_lock_word_for_word(tmp_path: Path) -> None:
     assert lock.pip_packages("linux-64") == ()
 
 
-@pytest.mark.filterwarnings("ignore:conda_lock._vendor.conda:PendingDeprecationWarning")
+@pytest.mark.filterwarnings("ignore::PendingDeprecationWarning", "ignore::DeprecationWarning")  # of conda-lock's import
 @pytest.mark.parametrize("path", LOCKS, ids=lambda p: p.name)
 def test_reads_what_conda_lock_and_rattler_read(path: Path) -> None:
     from conda_lock.lockfile import parse_conda_lock_file
@@ -102,7 +102,7 @@ def test_reads_what_conda_lock_and_rattler_read(path: Path) -> None:
         assert mine.depends == tuple(f"{name} {spec}".strip() for name, spec in package.dependencies.items())
     environment = LockFile.from_path(path).default_environment()
     records = [record for of_platform in environment.conda_repodata_records().values() for record in of_platform]
-    assert {(r.name.normalized, str(r.version), r.build, r.subdir, r.file_name) for r in records} == {
+    assert {(r.name.normalized, str(r.version), str(r.build), r.subdir, r.file_name) for r in records} == {
         (p.name, p.version, p.build, p.subdir, p.file_name) for p in ours.values()
     }
 
