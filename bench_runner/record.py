@@ -72,7 +72,8 @@ class RankSamples:
     ``phase_seconds`` has the keys data, forward, backward, optimizer, from a pass of its own with a synchronisation
     after each phase.  ``no_sync_step_seconds`` are DDP steps without gradient communication.  ``loop_seconds`` is an
     independent clock around all timed steps.  ``collective_seconds`` maps the message size in bytes to call times.
-    ``wrong_values`` names the sizes whose result was wrong; no times are given for them.
+    ``wrong_values`` names the sizes whose result was wrong; no times are given for them.  ``largest_batch`` is the
+    largest per-device batch that fitted (``find_batch``), ``smallest_failing_batch`` the smallest that did not.
     """
 
     rank: int
@@ -93,6 +94,8 @@ class RankSamples:
     first_loss: float | None = None
     last_loss: float | None = None
     parameters: int | None = None
+    largest_batch: int | None = None
+    smallest_failing_batch: int | None = None
     memory: tuple[DeviceMemory, ...] = ()
     peak_rss_bytes: int | None = None
 

@@ -47,6 +47,7 @@ class Training:
 
     Under weak scaling ``per_device_batch`` is fixed and the global batch grows with the devices; under strong scaling
     ``batch`` is the global batch and is divided among them.  ``batch`` is the one of the two that is held fixed.
+    With ``find_batch`` nothing is timed: the largest batch that fits is looked for, beginning with this one.
     """
 
     workload: str
@@ -58,6 +59,7 @@ class Training:
     phase_steps: int = 10
     data: DataSource = "device"
     loader_workers: int = 0
+    find_batch: bool = False
 
     def __post_init__(self) -> None:
         known = self.workload in BUILT_IN_WORKLOADS or FACTORY_PATTERN.fullmatch(str(self.workload)) is not None
@@ -93,12 +95,14 @@ class Training:
         parts = [self.workload, self.precision, f"b{self.batch}" if self.scaling == "weak" else f"g{self.batch}"]
         if self.data == "loader":
             parts.append(f"loader{self.loader_workers}")
+        if self.find_batch:
+            parts.append("find")
         return "/".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Time one collective over message sizes, in bytes of the buffer each rank contributes (see docs/metrics.md)."""
+    """Time one collective over message sizes: bytes of the larger of a rank's two buffers, as nccl-tests counts."""
 
     operation: Operation
     message_bytes: tuple[int, ...]

@@ -1,0 +1,106 @@
+"""Find the largest batch that fits, per strategy, by doubling and then halving the gap.
+
+All ranks try the same batch and agree on the outcome after each trial.  A trial runs without gradient communication
+(the buffers for it exist), so that a rank that runs out of memory leaves no other one waiting in a collective.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from bench_runner.spec import RunSpec, Training
+from bench_runner.worker.data import DeviceBatch
+from bench_runner.worker.devices import Device
+from bench_runner.worker.failures import is_out_of_memory
+from bench_runner.worker.group import Group
+from bench_runner.worker.memory import proc_bytes
+from bench_runner.worker.training import Trainer
+
+TRIAL_SECONDS_AT_MOST = 20.0
+"""A batch whose step takes longer than this is not doubled again."""
+
+
+def largest_that_fits(fits: Callable[[int], bool], first: int, limit: int) -> tuple[int, int | None]:
+    """The largest batch ≤ ``limit`` for which ``fits`` holds and the smallest tried one for which it does not.
+
+    ``fits`` must be monotonic.  (0, 1) if not even one sample fits; (limit, None) if nothing failed.
+    """
+    good, bad = 0, None
+    batch = min(first, limit)
+    while bad is None and good < limit:
+        if fits(batch):
+            good, batch = batch, min(batch * 2, limit)
+        else:
+            bad = batch
+    while bad is not None and bad - good > max(1, good // 64):
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good, bad
+
+
+def limit_cpu_memory(group: Group, limit_bytes: int | None) -> int:
+    """Let allocations beyond this rank's share of the free memory fail, instead of the kernel killing the process.
+
+    ``limit_bytes``: for each rank; None takes four fifths of what is available, divided by the ranks of this node.
+    """
+    if limit_bytes is None:
+        limit_bytes = int(proc_bytes("/proc/meminfo", "MemAvailable:") * 0.8) // group.ranks.local_world_size
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    used = proc_bytes("/proc/self/status", "VmData:")
+    resource.setrlimit(resource.RLIMIT_DATA, (used + limit_bytes, hard))
+    return limit_bytes
+
+
+def measure(spec: RunSpec, task: Training, device: Device, group: Group, options: dict[str, Any]) -> dict[str, Any]:
+    """Fields ``largest_batch`` and ``smallest_failing_batch`` of ``RankSamples``, per device."""
+    limit = int(options.get("largest_batch", 1 << 16))
+    if device.is_cpu:
+        limit_cpu_memory(group, options.get("memory_limit_bytes"))
+    small = replace(task, batch=1 if task.scaling == "weak" else spec.device_count, data="device", warmup_steps=1)
+    trainer = Trainer(spec, small, device, group)
+    trainer.step()
+    devices_in_process = spec.device_count if spec.strategy == "data_parallel" else 1
+
+    def fits(batch: int) -> bool:
+        begin = time.perf_counter()
+        fitted = _trial(trainer, batch * devices_in_process)
+        slow = time.perf_counter() - begin > TRIAL_SECONDS_AT_MOST
+        return group.agree_min(0.0 if slow or not fitted else 1.0) == 1.0
+
+    good, bad = largest_that_fits(fits, task.per_device_batch(spec.device_count), limit)
+    if device.is_cpu:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+    return {"largest_batch": good, "smallest_failing_batch": bad, "parameters": trainer.parameters}
+
+
+def _trial(trainer: Trainer, samples: int) -> bool:
+    """Whether one whole step with so many samples in this process fits into memory."""
+    model = trainer.model
+    try:
+        trainer.source = DeviceBatch(trainer.workload, samples, trainer.device)
+        with model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext():
+            trainer.step()
+        trainer.device.synchronize()
+        fitted = True
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fitted = False
+    # Only outside the handler: the traceback held the tensors of the failed step.
+    trainer.forget_batch()
+    gc.collect()
+    if not trainer.device.is_cpu:
+        trainer.device.module.empty_cache()
+    return fitted
