@@ -1,0 +1,260 @@
+"""Launch the worker processes of one or several cases and say what became of each.
+
+What is started is data, made by pure functions: ``command`` and ``environment``.  ``run`` carries it out under the
+supervisor, so that whatever happens, here or there, no process is left.  Cases that a failed one kept from running
+are launched again without it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from bench_runner.errors import LaunchError
+from bench_runner.launch_process import Supervised, read_log_tails, reserve_port
+from bench_runner.launch_verdict import CaseResult, Ending, case_results
+from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
+from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
+from bench_runner.rank_files import RankFile, rank_path
+from bench_runner.spec import RunSpec
+
+LAUNCH_SCHEMA: Final = "bench-runner/launch/1"
+WORKER_MODULE: Final = "bench_runner.worker"
+LOOPBACK: Final = "127.0.0.1"
+POLL_SECONDS: Final = 0.05
+MONITOR_SECONDS: Final = 0.1
+"""How often torchrun's agent looks at its workers.  It is not what ends a good launch, and each look costs CPU time
+that the workers are being measured with."""
+
+PACKAGE_ROOT: Final = Path(__file__).resolve().parent.parent
+
+# What torchrun gives its workers or takes from its caller: left over from an outer launch it would be believed.
+_FOREIGN: Final = frozenset(
+    {
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK"),
+        *("ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+        *("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "TORCH_ELASTIC_WORKER_IDENTICAL"),
+        *("PYTHON_EXEC", "PYTHONHOME", "PYTHONINSPECT", "LOGLEVEL"),
+    }
+)
+_FOREIGN_PREFIXES: Final = ("TORCHELASTIC_", "PET_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """One launch: cases that share strategy, device kind, device count and nodes, so the same processes serve all.
+
+    ``python`` runs torchrun and the workers; ``directory`` is made and takes everything the launch writes; ``options``
+    are plain values handed to the workers (``threads``: OMP_NUM_THREADS).  ``port`` is the rendezvous' (None: a free
+    one).  With several nodes, ``rendezvous`` is host:port of the first and ``node_rank`` this one's number.
+    """
+
+    specs: tuple[RunSpec, ...]
+    python: str
+    directory: Path
+    options: Mapping[str, Any] = field(default_factory=dict)
+    module: str = WORKER_MODULE
+    launch_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    port: int | None = None
+    startup_deadline_seconds: float = 120.0
+    teardown_deadline_seconds: float = 10.0
+    node_rank: int = 0
+    rendezvous: str | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {(s.strategy, s.device_kind, s.device_count, s.nodes) for s in self.specs}
+        if len(kinds) != 1:
+            raise LaunchError(f"a launch needs cases of one strategy and device count, got {sorted(kinds)!r}")
+        if self.specs[0].nodes > 1 and self.rendezvous is None:
+            raise LaunchError(f"nodes = {self.specs[0].nodes}: name the first node's host:port as the rendezvous")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise LaunchError(f"port = {self.port}: must be between 1 and 65535, or left out for a free one")
+
+    @property
+    def nodes(self) -> int:
+        return self.specs[0].nodes
+
+    @property
+    def local_world_size(self) -> int:
+        """Worker processes on this node."""
+        return self.specs[0].world_size // self.nodes
+
+    @property
+    def ranks(self) -> range:
+        """The ranks on this node."""
+        first = self.node_rank * self.local_world_size
+        return range(first, first + self.local_world_size)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            startup_seconds=self.startup_deadline_seconds,
+            case_seconds=tuple(spec.deadline_seconds for spec in self.specs),
+            teardown_seconds=self.teardown_deadline_seconds,
+        )
+
+
+def command(plan: LaunchPlan, port: int, directory: Path) -> list[str]:
+    """The argument vector of torchrun.
+
+    The static rendezvous needs no random delay at the start and asks nothing of its store while the workers run.
+    """
+    return [
+        plan.python,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={plan.nodes}",
+        f"--nproc-per-node={plan.local_world_size}",
+        f"--node-rank={plan.node_rank}",
+        "--rdzv-backend=static",
+        f"--rdzv-endpoint={plan.rendezvous or f'{LOOPBACK}:{port}'}",
+        f"--rdzv-id={plan.launch_id}",
+        *([f"--local-addr={LOOPBACK}"] if plan.nodes == 1 else []),
+        "--max-restarts=0",
+        f"--monitor-interval={MONITOR_SECONDS}",
+        f"--log-dir={directory / 'logs'}",
+        "--redirects=3",
+        "--module",
+        plan.module,
+        str(directory / "launch.json"),
+    ]
+
+
+def environment(base: Mapping[str, str], plan: LaunchPlan, cores: int) -> dict[str, str]:
+    """The environment of torchrun and the workers: ``base`` without what an outer launch left in it, and our own.
+
+    OMP_NUM_THREADS is set here because torchrun would set it to 1 with a warning; ``cores`` are those allowed to us.
+    """
+    kept = {k: v for k, v in base.items() if k not in _FOREIGN and not k.startswith(_FOREIGN_PREFIXES)}
+    on_cpu = plan.specs[0].device_kind == "cpu"
+    threads = plan.options.get("threads") or (1 if on_cpu else max(1, cores // plan.local_world_size))
+    paths = [str(PACKAGE_ROOT), *(path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    return {
+        **kept,
+        LAUNCH_ID_VARIABLE: plan.launch_id,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # a worker that crashes leaves its stacks in its log
+        "OMP_NUM_THREADS": str(threads),
+        # Otherwise gloo looks the host's name up and binds whatever address that gives.
+        **({"GLOO_SOCKET_IFNAME": "lo"} if plan.nodes == 1 else {}),
+    }
+
+
+def run(plan: LaunchPlan) -> tuple[CaseResult, ...]:
+    """Carry out every case of ``plan``; one result each, in their order.
+
+    Raises LaunchError when nothing could be started at all.  On KeyboardInterrupt and on SIGTERM or SIGHUP the
+    processes are ended first, then it goes on as it would have.
+    """
+    if not os.access(plan.python, os.X_OK) or Path(plan.python).is_dir():
+        raise LaunchError(f"python = {plan.python}: not an executable file; name one with BENCH_RUNNER_PYTHON")
+    results: list[CaseResult] = []
+    with _raising_on_termination():
+        while len(results) < len(plan.specs):
+            first = len(results)
+            directory = plan.directory if first == 0 else plan.directory / f"from-case-{first}"
+            results.extend(_attempt(plan, first, directory.resolve()))
+    return tuple(results)
+
+
+def _attempt(plan: LaunchPlan, first_case: int, directory: Path) -> tuple[CaseResult, ...]:
+    """Launch once, from ``first_case`` on, and watch until it ends or has to be ended."""
+    _write_launch(plan, first_case, directory)
+    files = [RankFile(rank_path(directory, rank), rank) for rank in plan.ranks]
+    started = time.time()
+    with reserve_port(plan.port) as port:
+        arguments = command(plan, port, directory)
+        variables = environment(os.environ, plan, len(os.sched_getaffinity(0)))
+        with Supervised(arguments, variables, directory, plan.limits.total(first_case), plan.launch_id) as supervised:
+            stop = _watch(plan, files, first_case, supervised)
+            if stop is not None and stop.kind == "deadline":
+                supervised.dump_stacks()
+            supervised.end(done=stop is not None and stop.kind == "done")
+    for file in files:
+        file.finish()
+    agent_log, rank_logs = read_log_tails(directory, plan.ranks)
+    ending = Ending(
+        started=started,
+        ended=time.time(),
+        stop=stop,
+        supervised=supervised.result,
+        agent_log=agent_log,
+        rank_logs=rank_logs,
+    )
+    return case_results(plan.specs, first_case, [file.progress for file in files], ending)
+
+
+def _write_launch(plan: LaunchPlan, first_case: int, directory: Path) -> None:
+    document = {
+        "schema": LAUNCH_SCHEMA,
+        "launch_id": plan.launch_id,
+        "specs": [spec.to_json() for spec in plan.specs],
+        "first_case": first_case,
+        "options": dict(plan.options),
+    }
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if any(directory.glob("rank-*.jsonl")):
+            raise LaunchError(f"directory = {directory}: holds another launch's files; name an empty one")
+        (directory / "launch.json").write_text(json.dumps(document), encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"directory = {directory}: cannot be written: {error.strerror}") from error
+
+
+def _watch(plan: LaunchPlan, files: list[RankFile], first_case: int, supervised: Supervised) -> Stop | None:
+    """Follow the ranks' files; why the launch must be ended, or None if it ended by itself."""
+    limits = plan.limits
+    stages = Stages(launched=time.monotonic())
+    ranks = [file.progress for file in files]
+    while not supervised.wait(POLL_SECONDS):
+        changed = [file.update() for file in files]
+        now = time.monotonic()
+        if any(changed):
+            stages.note(ranks, first_case, len(plan.specs), now)
+        stop = find_stop(ranks, stages, limits, first_case, now)
+        if stop is not None:
+            return stop
+        if all(rank.leaving for rank in ranks) and not rank_processes(plan.launch_id):
+            return Stop(kind="done")  # only the agent is left, and half a second of its own tear-down
+    return None
+
+
+class _Terminated(BaseException):
+    """SIGTERM or SIGHUP has come while processes are to be cleaned up first."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(number)
+
+
+@contextmanager
+def _raising_on_termination() -> Iterator[None]:
+    """Make a deadly SIGTERM or SIGHUP unwind the stack before it kills; a handler of the caller's own is left alone."""
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        raise _Terminated(number)
+
+    in_main = threading.current_thread() is threading.main_thread()
+    deadly = [n for n in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in deadly:
+        signal.signal(number, handle)
+    try:
+        yield
+    except _Terminated as terminated:
+        signal.signal(terminated.number, signal.SIG_DFL)
+        os.kill(os.getpid(), terminated.number)
+        raise
+    finally:
+        for number in deadly:
+            signal.signal(number, signal.SIG_DFL)
