@@ -74,6 +74,9 @@ status nvmlInitWithFlags(unsigned flags)
     return code;
 }
 
+status nvmlInit(void) { return nvmlInitWithFlags(0); } /* as torch calls it */
+status nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
 status nvmlShutdown(void)
 {
     ENTER(ANY);
