@@ -115,7 +115,9 @@ def case_results(
     if failed == len(specs):
         return tuple(decided)
     cause = find_cause(ranks, failed, ending)
-    begun = any(rank.has_begun(index) for rank in ranks for index in range(first_case, len(specs)))
+    # A rank that fails before its first case fails in any launch; nobody's fault in particular counts for all.
+    suspects = [rank for rank in ranks if cause.rank in (None, rank.rank)]
+    begun = any(rank.has_begun(index) for rank in suspects for index in range(first_case, len(specs)))
     lost = range(failed, failed + 1 if begun else len(specs))
     return (*decided, *(_failed(specs[index], index, ranks, ending, cause) for index in lost))
 
@@ -243,8 +245,10 @@ def _of_stop(stop: Stop, ranks: Sequence[RankProgress], ending: Ending) -> Cause
         f"rank {rank}:\n{trace}" for rank, log in sorted(ending.rank_logs.items()) if (trace := trace_in(log))
     )
     if stop.kind == "missing-rank":
-        missing = [rank for rank in ranks if not rank.joined]
-        seen = ", ".join(f"rank {rank.rank}: {_DOING.get(rank.state, rank.state)}" for rank in missing)
+        outside = [rank for rank in ranks if not rank.joined]
+        # Those at the door wait for the ones that have not come to it.
+        missing = [rank for rank in outside if rank.state != "joining"] or outside
+        seen = ", ".join(_doing_by_rank(missing))
         names = ", ".join(str(rank.rank) for rank in missing)
         what = f"rank{'s' * (len(missing) > 1)} {names} of {size} never joined the process group"
         reason = f"{what} within {stop.seconds:.0f} s (last seen: {seen})"
@@ -261,6 +265,11 @@ def _of_stop(stop: Stop, ranks: Sequence[RankProgress], ending: Ending) -> Cause
         rank=late,
         traceback=trace or None,
     )
+
+
+def _doing_by_rank(ranks: Sequence[RankProgress]) -> list[str]:
+    doing = [_DOING.get(rank.state, str(rank.state)) for rank in ranks]
+    return doing if len(ranks) == 1 else [f"rank {rank.rank}: {what}" for rank, what in zip(ranks, doing, strict=True)]
 
 
 def _doing(rank: RankProgress, case: int | None) -> str:

@@ -70,6 +70,9 @@ def find_stop(
     if stages.error_seen is not None:
         waited = now - stages.error_seen
         return Stop(kind="error", seconds=waited) if waited > ERROR_GRACE_SECONDS else None
+    waited = now - stages.launched
+    if not all(rank.joined for rank in ranks) and waited > limits.startup_seconds:
+        return Stop(kind="missing-rank", case=first_case, seconds=waited)
     case = next((i for i in range(first_case, cases) if i not in stages.case_settled), None)
     if case is None:
         waited = now - max(stages.case_settled.values(), default=stages.launched)
@@ -78,7 +81,4 @@ def find_stop(
         waited = now - stages.case_began[case]
         return Stop(kind="deadline", case=case, seconds=waited) if waited > limits.case_seconds[case] else None
     waited = now - stages.case_settled.get(case - 1, stages.launched)
-    if waited <= limits.startup_seconds:
-        return None
-    kind: StopKind = "between-cases" if all(rank.joined for rank in ranks) else "missing-rank"
-    return Stop(kind=kind, case=case, seconds=waited)
+    return Stop(kind="between-cases", case=case, seconds=waited) if waited > limits.startup_seconds else None

@@ -1,0 +1,16 @@
+"""Run a stand-in launch in a process of its own: ``python launch_and_report.py DIRECTORY LAUNCH_ID FAULTS_JSON``."""
+
+import json
+import sys
+from pathlib import Path
+
+from bench_runner.launch import run
+from tests.integration.launching import make_plan
+
+plan = make_plan(Path(sys.argv[1]), json.loads(sys.argv[3]), launch_id=sys.argv[2])
+try:
+    results = run(plan)
+except KeyboardInterrupt:
+    print("interrupted")
+    sys.exit(130)
+print([result.outcome for result in results])
