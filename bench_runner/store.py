@@ -321,9 +321,14 @@ def read_tree(paths: Path | Iterable[Path]) -> tuple[list[RunRecord], list[Probl
     A record that stands there twice (a copied file) counts once; two different ones with one id are a problem.  Hidden
     files are left out, links are followed, and no folder is entered twice.
     """
-    records: list[RunRecord] = []
+    found, problems = read_sources(paths)
+    return [record for _, record in found], problems
+
+
+def read_sources(paths: Path | Iterable[Path]) -> tuple[list[tuple[Path, RunRecord]], list[Problem]]:
+    """As ``read_tree``, each record with the file it stands in."""
     problems: list[Problem] = []
-    places: dict[str, tuple[RunRecord, Path]] = {}
+    places: dict[str, tuple[Path, RunRecord]] = {}
     for path, problem in _files([paths] if isinstance(paths, Path) else paths):
         if problem is not None:
             problems.append(problem)
@@ -331,13 +336,11 @@ def read_tree(paths: Path | Iterable[Path]) -> tuple[list[RunRecord], list[Probl
         found, bad = read_file(path)
         problems += bad
         for record in found:
-            known = places.setdefault(record.record_id, (record, path))
-            if known[0] is record:
-                records.append(record)
-            elif known[0] != record:
-                message = f"record {record.record_id} differs from the one with that id in {known[1]}; left out"
+            known_path, known = places.setdefault(record.record_id, (path, record))
+            if known != record:
+                message = f"record {record.record_id} differs from the one with that id in {known_path}; left out"
                 problems.append(Problem(path=str(path), kind="duplicate", message=message))
-    return records, problems
+    return list(places.values()), problems
 
 
 def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, Problem | None]]:
