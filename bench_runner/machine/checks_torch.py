@@ -177,8 +177,8 @@ def check_architecture(state: MachineState) -> Finding:
         expected=", ".join(sorted({_architecture(device) for device in missing})),
         actual=listed,
         evidence=tuple(f"cuda:{d.index} {d.name}: {_architecture(d)}, {d.error or 'not run'}" for d in missing),
-        remedy="install a torch build whose torch.cuda.get_arch_list() names the architecture (newer cards need a newer "
-        "CUDA build, old cards an older one)",
+        remedy="install a torch build whose torch.cuda.get_arch_list() names the architecture: a newer CUDA build for "
+        "newer cards, an older one for old cards",
     )
 
 

@@ -22,11 +22,11 @@ from bench_runner.machine.visible import PhysicalDevice, Visible, parse
 class Demand:
     """What a job is going to ask of this host.  ``ranks`` None: one process a visible device.
 
-    ``loader_workers`` counts per rank, as torch does; ``batch_bytes`` is one batch of one worker in shared memory.
+    ``loader_workers`` counts per rank, as torch does (None: not known); ``batch_bytes`` is one batch of one worker in shared memory.
     """
 
     ranks: int | None = None
-    loader_workers: int = 2
+    loader_workers: int | None = None
     batch_bytes: int = 16 << 20
 
 
@@ -37,16 +37,16 @@ class MachineState:
     nvml: nvml.NvmlState
     cuda: CudaDriver
     torch: TorchProbe | None = None
-    pci: PciState = PciState()
-    network: Network = Network()
-    limits: Limits = Limits()
+    pci: PciState = field(default_factory=PciState)
+    network: Network = field(default_factory=Network)
+    limits: Limits = field(default_factory=Limits)
     cores_allowed: int = 1
     kernel_driver: str | None = None
     container: str | None = None
     listener: Listener | None = None
     deprecated_pynvml: str | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
-    demand: Demand = Demand()
+    demand: Demand = field(default_factory=Demand)
 
     @property
     def physical(self) -> tuple[PhysicalDevice, ...]:
