@@ -23,18 +23,21 @@ def test_one_session_gives_its_standard_deviation_and_no_word_on_sessions() -> N
 
 
 def test_two_sessions_by_hand() -> None:
-    # Means 0.01 and 0.11, within 0.0002 (2 degrees); between = 2 · 2 · 0.05² / 1 = 0.01; tau² = (0.01 - 0.0002) / 2.
+    # Means 0.01 and 0.11 of two launches each: their variance is 0.005; within 0.0002 (2 degrees).
     noise = measure([[1.0, math.exp(0.02)], [math.exp(0.10), math.exp(0.12)]])
     assert noise is not None
     assert noise.spread == pytest.approx(math.sqrt(0.0002))
-    assert noise.session_spread == pytest.approx(math.sqrt(0.0049))
+    assert noise.session_spread == pytest.approx(math.sqrt(0.005))
+    assert noise.session_launches == 2
     assert (noise.degrees, noise.session_degrees) == (2, 1)
 
 
-def test_sessions_alike_have_no_shift() -> None:
-    noise = measure([[1.0, 1.1], [1.1, 1.0], [1.0, 1.1]])
+def test_sessions_of_unlike_size_by_hand() -> None:
+    # k0 = (5 - (4 + 9) / 5) / 1 = 2.4; means 0 and 0.1: between = 2 · 0.06² + 3 · 0.04² = 0.012; M = 0.012 / 2.4.
+    noise = measure([[1.0, 1.0], [math.exp(0.1)] * 3])
     assert noise is not None
-    assert noise.session_spread == 0.0
+    assert noise.session_launches == pytest.approx(2.4)
+    assert noise.session_spread == pytest.approx(math.sqrt(0.005))
 
 
 @pytest.mark.parametrize("sessions", [[], [[1.0]], [[1.0], [2.0]], [[0.0, 1.0]]])
@@ -48,13 +51,13 @@ def test_known_components_are_recovered() -> None:
     noise = measure(np.exp(shifts + random.normal(0, 0.02, (400, 5))).tolist())
     assert noise is not None
     assert noise.spread == pytest.approx(0.02, rel=0.1)
-    assert noise.session_spread == pytest.approx(0.05, rel=0.1)
+    assert noise.session_spread == pytest.approx(math.sqrt(0.05**2 + 0.02**2 / 5), rel=0.1)
 
 
 def test_a_profile_survives_json() -> None:
     metrics = {
         "a": Noise(spread=0.01, degrees=15),
-        "b": Noise(spread=0.1, degrees=3, session_spread=0.0, session_degrees=2),
+        "b": Noise(spread=0.1, degrees=3, session_spread=0.0, session_launches=3.0, session_degrees=2),
     }
     profile = NoiseProfile(machine="box", fingerprint="f", metrics=metrics, sessions=3, launches=9)
     assert from_json(json.loads(json.dumps(profile.to_json())), "noise.json") == profile
@@ -64,8 +67,27 @@ def test_a_profile_survives_json() -> None:
     "change",
     [
         {"schema": "bench-runner/noise/2"},
-        {"metrics": {"a": {"spread": -1, "degrees": 1, "session_spread": None, "session_degrees": 0}}},
-        {"metrics": {"a": {"spread": float("inf"), "degrees": 1, "session_spread": None, "session_degrees": 0}}},
+        {
+            "metrics": {
+                "a": {"spread": -1, "degrees": 1, "session_spread": None, "session_launches": 1, "session_degrees": 0}
+            }
+        },
+        {
+            "metrics": {
+                "a": {
+                    "spread": float("inf"),
+                    "degrees": 1,
+                    "session_spread": None,
+                    "session_launches": 1,
+                    "session_degrees": 0,
+                }
+            }
+        },
+        {
+            "metrics": {
+                "a": {"spread": 1, "degrees": 1, "session_spread": 1, "session_launches": 0, "session_degrees": 1}
+            }
+        },
         {"metrics": {"a": {}}},
         {"metrics": 3},
         {"sessions": None},

@@ -121,15 +121,24 @@ def test_one_launch_without_a_profile_says_nothing() -> None:
 
 
 def test_sessions_apart_carry_their_shift() -> None:
-    noise = (Noise(spread=0.01, degrees=15, session_spread=0.05, session_degrees=4),)
+    noise = (Noise(spread=0.01, degrees=15, session_spread=0.05, session_launches=4.0, session_degrees=4),)
     slower = tuple(1.06 * x for x in STEADY)
     assert verdict(STEADY, slower, noise=noise, interleaved=True) == "regression"
     assert verdict(STEADY, slower, noise=noise, interleaved=False) == "inconclusive"
     evidence = weigh(np.log(STEADY), np.log(slower), Rule(), noise=noise, interleaved=False)
-    within = (4 * float(np.log(STEADY).var(ddof=1)) + 15 * 0.01**2) / 19 * 2 / 3
-    assert float(evidence.error) == pytest.approx(math.sqrt(within + 2 * 0.05**2))
+    squared = (4 * float(np.log(STEADY).var(ddof=1)) + 15 * 0.01**2) / 19
+    # 2 M and what three launches a side have more than the four of the profile's sessions.
+    assert float(evidence.error) == pytest.approx(math.sqrt(2 * 0.05**2 + squared * (2 / 3 - 2 / 4)))
     # Satterthwaite: the session part dominates, so hardly more degrees than its own 4.
     assert 4 < float(evidence.degrees) < 4.5
+
+
+def test_a_profile_without_shift_never_makes_the_error_smaller_than_interleaved_launches_have() -> None:
+    noise = (Noise(spread=0.01, degrees=15, session_spread=0.0, session_launches=4.0, session_degrees=4),)
+    logs = np.log(STEADY)
+    apart, alternating = (weigh(logs, logs, Rule(), noise=noise, interleaved=i) for i in (False, True))
+    assert float(apart.error) == float(alternating.error)
+    assert float(apart.degrees) < 4.1
 
 
 def test_without_a_profile_sessions_apart_are_said_to_be_uncounted() -> None:
@@ -238,6 +247,7 @@ def test_a_verdict_agrees_with_its_numbers(suite: list[Pair]) -> None:
             assert judged.p_adjusted <= 0.02
             assert not 1 / math.sqrt(asked) < judged.ratio < math.sqrt(asked)
         if judged.verdict == "same":
+            assert judged.interval is not None
             low, high = judged.interval
             assert 1 / asked - 1e-9 <= low <= high <= asked + 1e-9
 

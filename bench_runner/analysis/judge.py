@@ -6,8 +6,10 @@ direction, and each verdict gets its interval, the smallest change it could see 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import Final
 
 import numpy as np
 
@@ -64,23 +66,40 @@ def _judge(pairs: Sequence[Pair], evidence: Evidence, rule: Rule) -> list[Judgem
     judgements = []
     for index, pair in enumerate(pairs):
         tested = bool(evidence.degrees[index] > 0)
-        difference, width = float(evidence.difference[index]), float(widths[index])
         verdict = _verdict(int(codes[index]), pair)
         judgements.append(
             Judgement(
                 verdict=verdict,
-                ratio=float(np.exp(difference)),
-                interval=(float(np.exp(difference - width)), float(np.exp(difference + width))) if tested else None,
+                ratio=_ratio(float(evidence.difference[index])),
+                interval=_interval(float(evidence.difference[index]), float(widths[index])),
                 p_value=float(p_values[index]) if tested else None,
                 p_adjusted=float(adjusted[index]) if flaggable[index] else None,
                 spread=float(evidence.spread[index]) if tested else None,
                 degrees=float(evidence.degrees[index]) if tested else None,
-                smallest_visible=float(np.expm1(visible[index])) if flaggable[index] else None,
+                smallest_visible=_change(float(visible[index])) if flaggable[index] else None,
                 launches_needed=_needed(pair, evidence, index, rule) if tested and verdict == "inconclusive" else None,
                 notes=_notes(pair, tested=tested, verdict=verdict, rule=rule),
             )
         )
     return judgements
+
+
+LARGEST_LOG: Final = 20.0
+"""Changes beyond e^20 are not worth stating, and e^710 is no number."""
+
+
+def _ratio(difference: float) -> float | None:
+    return math.exp(difference) if abs(difference) <= 700 else None
+
+
+def _interval(difference: float, width: float) -> tuple[float, float] | None:
+    if abs(difference) + width > LARGEST_LOG:
+        return None
+    return math.exp(difference - width), math.exp(difference + width)
+
+
+def _change(logs: float) -> float | None:
+    return math.expm1(logs) if logs <= LARGEST_LOG else None
 
 
 def _verdict(code: int, pair: Pair) -> StatisticalVerdict:
@@ -93,12 +112,15 @@ def _verdict(code: int, pair: Pair) -> StatisticalVerdict:
 
 def _needed(pair: Pair, evidence: Evidence, index: int, rule: Rule) -> int:
     today = evidence.baseline_launches[index] + evidence.candidate_launches[index] - 2
+    spread = float(evidence.spread[index])
+    sessions = None if pair.interleaved else statistics.session_shift(pair.noise)
+    between = 0.0 if sessions is None else max(0.0, sessions.variance - spread**2 * sessions.launches_share)
     return power.launches_needed(
-        float(evidence.spread[index]),
+        spread,
         rule,
         metrics=evidence.difference.size,
         profile_degrees=float(evidence.spread_degrees[index] - today),
-        between=0.0 if pair.interleaved else statistics.session_variance(pair.noise)[0],
+        between=between,
     )
 
 

@@ -42,8 +42,8 @@ class NoiseProfile:
 def measure(sessions: Sequence[Sequence[float]]) -> Noise | None:
     """The noise in values of launches, one inner sequence a session; ``None`` if no session has two positive values.
 
-    The shift between sessions is the excess of the spread of session means over what the launches explain, never
-    below zero.
+    The spread of session means is kept as it is seen, with the launches' own part in it: a difference of the two
+    would often be zero by chance, and would then promise that sessions never differ.
     """
     logs = [[math.log(value) for value in values] for values in sessions if values and min(values) > 0]
     counts = [len(values) for values in logs]
@@ -63,7 +63,8 @@ def measure(sessions: Sequence[Sequence[float]]) -> Noise | None:
     return Noise(
         spread=math.sqrt(within),
         degrees=degrees,
-        session_spread=math.sqrt(max(0.0, (between - within) / size)),
+        session_spread=math.sqrt(between / size),
+        session_launches=size,
         session_degrees=between_degrees,
     )
 
@@ -94,8 +95,11 @@ def _noise(value: dict[str, Any]) -> Noise:
         spread=float(value["spread"]),
         degrees=int(value["degrees"]),
         session_spread=None if session_spread is None else float(session_spread),
+        session_launches=float(value["session_launches"]),
         session_degrees=int(value["session_degrees"]),
     )
+    if not noise.session_launches >= 1:
+        raise ValueError(f"{noise.session_launches!r} launches a session")
     for number in (noise.spread, noise.degrees, noise.session_spread or 0.0, noise.session_degrees):
         if not (math.isfinite(number) and number >= 0):
             raise ValueError(f"{number!r} is not a finite number of at least 0")

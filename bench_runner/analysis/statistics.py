@@ -10,8 +10,9 @@ The rule, for a suite of metrics compared together:
    between launches, at least ``Rule.least_spread``.
 2. A stored noise profile of the machine adds its degrees of freedom to the spread, unless an F test says that today
    is noisier than the profile.
-3. Launches of the two sides that were not interleaved also carry the shift from session to session:
-   error² = spread² (1/kA + 1/kB) + tauA² + tauB², with Satterthwaite's degrees of freedom.
+3. Launches of the two sides that were not interleaved also carry the shift from session to session.  A profile knows
+   the variance M of session means over k0 launches, so error² = 2 M + spread² (1/kA + 1/kB - 2/k0), never less than
+   without a shift, with Satterthwaite's degrees of freedom: few sessions are little knowledge, however many launches.
 4. A two-sided t test per metric, Benjamini and Hochberg's adjustment over the suite.
 5. ``regression`` or ``improvement``: adjusted p at most ``Rule.suite_level``, at least half the asked change, and at
    least ``Rule.least_launches`` on each side.
@@ -68,12 +69,14 @@ class Rule:
 class Noise:
     """What is known beforehand of one metric on one machine: standard deviations of logs and their degrees of freedom.
 
-    ``session_spread`` is the shift from one session to the next; ``None`` where only one session was ever seen.
+    ``session_spread`` is that of the means of sessions of ``session_launches`` launches each, the launches' own part
+    included; ``None`` where only one session was ever seen.
     """
 
     spread: float
     degrees: int
     session_spread: float | None = None
+    session_launches: float = 1.0
     session_degrees: int = 0
 
 
@@ -208,11 +211,14 @@ def weigh(
     within = spread**2 * (1 / launches_a + 1 / launches_b)
     error, degrees = np.sqrt(within), spread_degrees
     if not interleaved:
-        between, between_degrees = session_variance(noise)
-        error = np.sqrt(within + between)
-        # Satterthwaite: a sum of two estimated variances is as uncertain as its parts.
-        doubt = within**2 / np.maximum(degrees, 1) + (between**2 / between_degrees if between_degrees else 0.0)
-        degrees = np.where(degrees > 0, (within + between) ** 2 / np.maximum(doubt, np.finfo(float).tiny), 0.0)
+        sessions = session_shift(noise)
+        if sessions is not None:
+            own = spread**2 * (1 / launches_a + 1 / launches_b - sessions.launches_share)
+            variance = np.maximum(sessions.variance + own, within)
+            # Satterthwaite; a shift estimated as nothing is no better known than any other.
+            known = np.maximum(sessions.variance, within) ** 2 / sessions.degrees
+            doubt = known + own**2 / np.maximum(spread_degrees, 1)
+            error, degrees = np.sqrt(variance), np.where(spread_degrees > 0, variance**2 / doubt, 0.0)
     return Evidence(
         difference=difference,
         error=error,
@@ -228,10 +234,22 @@ def _squares(logs: Floats) -> Floats:
     return np.asarray(np.square(logs - logs.mean(axis=-1, keepdims=True)).sum(axis=-1))
 
 
-def session_variance(noise: Sequence[Noise]) -> tuple[float, int]:
-    """tauA² + tauB² and their degrees of freedom; one profile stands for both sides."""
-    known = [profile for profile in noise if profile.session_spread is not None and profile.session_degrees > 0]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sessions:
+    """The variance of the difference of two session means, the launches' own share of it (1/k0 + 1/k0), degrees."""
+
+    variance: float
+    launches_share: float
+    degrees: int
+
+
+def session_shift(noise: Sequence[Noise]) -> Sessions | None:
+    """What the profiles know of sessions; one profile stands for both sides, of two each for its own."""
+    known = [n for n in noise if n.session_spread is not None and n.session_degrees > 0]
     if not known:
-        return 0.0, 0
-    squares = [float(profile.session_spread or 0.0) ** 2 for profile in known]
-    return 2 * sum(squares) / len(squares), min(profile.session_degrees for profile in known)
+        return None
+    return Sessions(
+        variance=2 * sum(float(n.session_spread or 0.0) ** 2 for n in known) / len(known),
+        launches_share=2 * sum(1 / n.session_launches for n in known) / len(known),
+        degrees=min(n.session_degrees for n in known),
+    )
