@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -111,24 +112,28 @@ def probe(path: str, source: Source) -> WorkerPython | Unsuitable:
     """Ask the interpreter at ``path`` for its version and torch's."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONHOME"}
     try:
-        answer = subprocess.run(
+        process = subprocess.Popen(
             [path, "-c", _PROBE],
-            capture_output=True,
-            timeout=PROBE_SECONDS,
-            env=environment,
             stdin=subprocess.DEVNULL,
-            check=False,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        return Unsuitable(path=path, reason=f"it did not answer within {PROBE_SECONDS:.0f} s")
     except OSError as error:
         return Unsuitable(path=path, reason=f"it cannot be started: {error.strerror}")
+    with process:
+        try:
+            output, _ = process.communicate(timeout=PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # a wrapper's children would hold the pipe open
+            return Unsuitable(path=path, reason=f"it did not answer within {PROBE_SECONDS:.0f} s")
     try:
-        document = json.loads(answer.stdout)
+        document = json.loads(output)
         python, torch = str(document["python"]), document["torch"]
         version = tuple(int(part) for part in python.split(".")[:2])
     except (ValueError, KeyError, TypeError):
-        return Unsuitable(path=path, reason=f"it is no working Python (exit code {answer.returncode})")
+        return Unsuitable(path=path, reason=f"it is no working Python (exit code {process.returncode})")
     if version < OLDEST_PYTHON:
         return Unsuitable(path=path, reason=f"it is Python {python}, and 3.11 or newer is needed")
     if torch is None:

@@ -74,7 +74,7 @@ class RankProgress:
             taker = _TAKERS.get(kind)
             if taker is not None:  # an event this version does not know is none of its business
                 taker(self, event, at)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             self.unreadable_lines += 1
 
 

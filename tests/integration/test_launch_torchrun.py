@@ -1,0 +1,90 @@
+"""The launches of test_launch.py against the real torchrun and the real worker: what the stand-ins claim is so."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from bench_runner.launch import LaunchPlan, run
+from bench_runner.launch_process import reserve_port
+from bench_runner.processes import processes_of_launch
+from bench_runner.spec import Collective, RunSpec, Training
+from tests.integration.launching import STANDINS, left, make_plan
+
+# Not by importing it: that costs this process seconds and memory.
+needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+
+
+@pytest.fixture
+def standin_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in worker alone: torchrun is the real one."""
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "standin_worker.py").symlink_to(STANDINS / "standin_worker.py")
+    monkeypatch.setenv("PYTHONPATH", str(modules))
+
+
+@needs_torch
+@pytest.mark.usefixtures("standin_worker")
+@pytest.mark.parametrize(
+    ("fault", "failure", "reason"),
+    [
+        ("sigkill", "signal", "rank 1 was killed by SIGKILL"),
+        ("uncaught", "exception", "rank 1: ValueError: not caught"),
+    ],
+)
+def test_torchruns_report_names_the_rank(tmp_path: Path, fault: str, failure: str, reason: str) -> None:
+    plan = make_plan(tmp_path, [(1, "case-0", fault), (0, "case-0", "echo")], cases=1)
+    (only,) = run(plan)
+    assert left(plan) == []
+    assert (only.failure, only.failed_rank) == (failure, 1)
+    assert str(only.reason).startswith(reason)
+
+
+@needs_torch
+@pytest.mark.usefixtures("standin_worker")
+@pytest.mark.slow
+def test_deaf_workers_and_their_runaways_are_ended_under_torchrun(tmp_path: Path) -> None:
+    faults = [(0, "case-0", "deaf"), (1, "case-0", "runaway_and_hang")]
+    plan = make_plan(tmp_path, faults, cases=1, case_deadline_seconds=2.0)
+    (only,) = run(plan)
+    assert left(plan) == []
+    assert (only.outcome, only.failure) == ("timeout", "deadline")
+    assert "in deaf" in str(only.traceback)
+
+
+@needs_torch
+def test_the_real_worker_measures_a_training_and_a_collective(tmp_path: Path) -> None:
+    tasks = (
+        Training(workload="mlp", batch=8, steps=3, warmup_steps=1, phase_steps=1),
+        Collective(operation="all_reduce", message_bytes=(1024,), calls=3, warmup_calls=1),
+    )
+    specs = tuple(RunSpec(strategy="ddp", device_kind="cpu", device_count=2, task=task) for task in tasks)
+    plan = LaunchPlan(specs=specs, python=sys.executable, directory=tmp_path / "launch")
+    training, collective = run(plan)
+    assert processes_of_launch(plan.launch_id) == []
+    assert (training.outcome, training.reason) == ("ok", None)
+    assert (collective.outcome, collective.reason) == ("ok", None)
+    assert [sample["rank"] for sample in training.ranks] == [0, 1]
+    assert all(len(sample["step_seconds"]) == 3 for sample in training.ranks)
+    assert training.runtime is not None
+    assert training.runtime["torch"]
+
+
+def test_a_port_taken_by_another_is_never_given_to_the_rendezvous(tmp_path: Path) -> None:
+    """The reservation: while it is held nobody is given the port, and torch's way of binding still gets it."""
+    with reserve_port(None) as port:
+        others = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
+        try:
+            assert port not in {other.getsockname()[1] for other in others}
+        finally:
+            for other in others:
+                other.close()
+        with socket.create_server(("", port)) as store, socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = store.accept()
+            accepted.close()
+            assert client.getpeername()[1] == port
