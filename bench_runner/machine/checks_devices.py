@@ -45,7 +45,7 @@ def check_visible(state: MachineState) -> Finding:
         message=f"CUDA_VISIBLE_DEVICES is {shown}: {what}",
         expected="each entry names one device of this host, once",
         actual=shown,
-        evidence=(*dropped, *lines),
+        evidence=(*dropped, *lines, f"devices here: {', '.join(map(label, state.nvml.devices))}"),
         remedy="export CUDA_VISIBLE_DEVICES=" + ",".join(str(index) for index in devices),
     )
 

@@ -23,7 +23,7 @@ def check_build(state: MachineState) -> Finding:
             message=f"torch does not start in {probe.python}: {probe.failure}",
             expected="torch can be imported",
             actual=probe.failure,
-            evidence=probe.stderr,
+            evidence=(f"python: {probe.python}", *probe.stderr),
             remedy=f"{probe.python} -c 'import torch'; bench-runner verify --only environment says what is broken",
         )
     kind = f"CUDA {probe.cuda}" if probe.cuda else f"ROCm {probe.hip}" if probe.hip else "CPU only"
@@ -60,7 +60,7 @@ def check_available(state: MachineState) -> Finding:
             message=f"torch.cuda.is_available() gave no answer: {probe.failure}",
             expected="an answer",
             actual=probe.failure,
-            evidence=probe.stderr,
+            evidence=(*_sources(state), *probe.stderr),
             remedy="sudo dmesg | grep -iE 'nvrm|xid'; the driver is stuck or crashes",
         )
     wanted = state.visible.count
@@ -82,8 +82,19 @@ def check_available(state: MachineState) -> Finding:
         message=f"torch sees {probe.count} of {wanted} visible devices: {cause}",
         expected=f"{wanted} devices",
         actual=state_word,
-        evidence=(*filter(None, (probe.init_error,)), *probe.warnings),
+        evidence=(*_sources(state), *filter(None, (probe.init_error,)), *probe.warnings),
         remedy=remedy,
+    )
+
+
+def _sources(state: MachineState) -> tuple[str, ...]:
+    """What each source says about devices, side by side."""
+    probe, cuda = state.torch, state.cuda
+    built = f"torch {probe.torch} (CUDA {probe.cuda}) sees {probe.count}" if probe else "torch was not asked"
+    started = "gave no answer" if cuda.init_code is None else f"returned {cuda.init_code}"
+    return (
+        f"{built}; NVML sees {len(state.nvml.devices)}; cuInit {started}",
+        f"CUDA_VISIBLE_DEVICES={state.environ.get('CUDA_VISIBLE_DEVICES', '(not set)')}",
     )
 
 

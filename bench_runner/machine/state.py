@@ -22,7 +22,8 @@ from bench_runner.machine.visible import PhysicalDevice, Visible, parse
 class Demand:
     """What a job is going to ask of this host.  ``ranks`` None: one process a visible device.
 
-    ``loader_workers`` counts per rank, as torch does (None: not known); ``batch_bytes`` is one batch of one worker in shared memory.
+    ``loader_workers`` counts per rank, as torch does (None: not known); ``batch_bytes`` is one batch of one
+    worker in shared memory.
     """
 
     ranks: int | None = None
