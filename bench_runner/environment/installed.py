@@ -43,8 +43,8 @@ class InstalledFile:
 class InstalledPackage:
     """A package by its record.
 
-    ``channel`` is the URL above the subdir, or as short as the installer wrote it.  ``distributions`` are the
-    ``dist-info`` folders it brought, relative to the prefix.
+    ``channel`` is the URL above the subdir, or as short as the installer wrote it.  ``files`` leaves bytecode out,
+    which Python writes anew; ``distributions`` are the ``dist-info`` folders it brought, relative to the prefix.
     """
 
     name: str
@@ -198,7 +198,7 @@ def _files(entries: list[Any], record: Path) -> tuple[InstalledFile, ...]:
         path = _inside(entry.get("_path")) if isinstance(entry, dict) else None
         if path is None:
             raise UnreadableError(f"{_WHAT} {record}: {str(entry)[:80]!r} is not a file inside the prefix")
-        if entry.get("path_type") == "directory":
+        if entry.get("path_type") == "directory" or path.endswith(".pyc"):
             continue
         package_sha256 = _hash(entry, "sha256", _SHA256)
         size = entry.get("size_in_bytes")

@@ -1,0 +1,22 @@
+"""What to do about a finding, as commands that work when pasted."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+
+def create_beside(prefix: Path, lock: Path) -> str:
+    """Build the locked environment anew, beside the one that was judged, so that nothing is lost."""
+    new = prefix.with_name(prefix.name + "-new")
+    return f"bench-runner env create {shlex.quote(str(new))} --lock {shlex.quote(str(lock))}"
+
+
+def pip_uninstall(python: Path, names: list[str]) -> str:
+    return f"{shlex.quote(str(python))} -m pip uninstall -y {shlex.join(names)}"
+
+
+def lock_anew(environment_file: Path, virtual_packages: Path | None, lock: Path) -> str:
+    """Solve and lock again where the channel can be reached."""
+    virtual = f" --virtual-package-spec {shlex.quote(str(virtual_packages))}" if virtual_packages else ""
+    return f"conda-lock -f {shlex.quote(str(environment_file))}{virtual} --lockfile {shlex.quote(str(lock))}"
