@@ -135,8 +135,9 @@ def stem(package: LockedPackage) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """An error of a library on one line."""
-    return " ".join(str(error).split())[:300]
+    """An error of a library on one line: what failed, and the innermost cause, of which rattler gives a whole list."""
+    lines = [" ".join(line.removeprefix("Caused by:").split()) for line in str(error).splitlines() if line.strip()]
+    return "; ".join(dict.fromkeys([*lines[:1], *lines[-1:]]))[:400] or type(error).__name__
 
 
 def find_damage(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import requests
 
 TRANSIENT_STATUS: Final = frozenset({408, 429, 500, 502, 503, 504})
-CHUNK_BYTES: Final = 1 << 18
+CHUNK_BYTES: Final = 1 << 16
 REMEDY: Final = "--channel-url (BENCH_RUNNER_CHANNEL_URL) takes a mirror or file:// folder, --offline a filled cache"
 
 
@@ -111,7 +111,8 @@ def fetch(session: requests.Session, url: str, part: Path, patience: Patience, a
     advance(_size(part))
     retrying = tenacity.Retrying(
         stop=tenacity.stop_after_attempt(patience.attempts),
-        wait=tenacity.wait_exponential_jitter(patience.first_wait_seconds, patience.longest_wait_seconds),
+        wait=tenacity.wait_exponential(multiplier=patience.first_wait_seconds, max=patience.longest_wait_seconds)
+        + tenacity.wait_random(0, patience.first_wait_seconds),
         retry=tenacity.retry_if_exception_type(_TransientError),
         reraise=True,
     )
