@@ -249,7 +249,12 @@ def write_frame(frame: pd.DataFrame, path: Path, file_format: FrameFormat) -> No
     if file_format == "parquet":
         frame.to_parquet(path, index=False)
     else:
-        frame.to_csv(path, index=False)
+        path.write_text(csv_text(frame), encoding="utf-8", newline="")
+
+
+def csv_text(frame: pd.DataFrame) -> str:
+    """The frame as CSV; reals with as many digits as it takes to read the same ones again."""
+    return frame.to_csv(index=False)
 
 
 def read_frame(path: Path, file_format: FrameFormat) -> pd.DataFrame:

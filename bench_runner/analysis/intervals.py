@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 from bench_runner.analysis.metrics import MetricValue, Statistic
 
@@ -65,8 +65,9 @@ def _interval(ordered: Floats, statistic: Statistic) -> tuple[Floats, Floats]:
         return center - half, center + half
     # X(r) … X(s), counted from 1, covers the quantile with probability P(r ≤ B ≤ s − 1), B ~ Binomial(count, fraction).
     fraction = _FRACTIONS[statistic]
-    first = int(stats.binom.ppf(_TAIL, count, fraction))
-    last = int(stats.binom.ppf(1 - _TAIL, count, fraction)) + 1
+    # (scipy.special and not scipy.stats, whose import takes longer than a whole report.)
+    below = special.bdtr(np.arange(count + 1), count, fraction)
+    first, last = int(np.searchsorted(below, _TAIL)), int(np.searchsorted(below, 1 - _TAIL)) + 1
     return (
         ordered[:, first - 1] if first >= 1 else missing,
         ordered[:, last - 1] if last <= count else missing,
