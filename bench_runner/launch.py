@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from bench_runner.errors import LaunchError
-from bench_runner.launch_process import Supervised, read_log_tails, reserve_port
+from bench_runner.launch_process import Supervised, read_log_tails, require_free_port
 from bench_runner.launch_verdict import CaseResult, Ending, case_results
 from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
 from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
@@ -104,22 +104,26 @@ class LaunchPlan:
         )
 
 
-def command(plan: LaunchPlan, port: int, directory: Path) -> list[str]:
+def command(plan: LaunchPlan, directory: Path) -> list[str]:
     """The argument vector of torchrun.
 
-    The static rendezvous needs no random delay at the start and asks nothing of its store while the workers run.
+    On one node it runs with a rendezvous of ours that keeps to the loopback and needs no port chosen beforehand.
     """
+    if plan.nodes == 1:
+        agent = "bench_runner.worker.agent"
+        rendezvous = ["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}:{plan.port or 0}"]
+        rendezvous += [f"--local-addr={LOOPBACK}"]
+    else:
+        agent = "torch.distributed.run"
+        rendezvous = [f"--node-rank={plan.node_rank}", "--rdzv-backend=static", f"--rdzv-endpoint={plan.rendezvous}"]
     return [
         plan.python,
         "-m",
-        "torch.distributed.run",
+        agent,
         f"--nnodes={plan.nodes}",
         f"--nproc-per-node={plan.local_world_size}",
-        f"--node-rank={plan.node_rank}",
-        "--rdzv-backend=static",
-        f"--rdzv-endpoint={plan.rendezvous or f'{LOOPBACK}:{port}'}",
+        *rendezvous,
         f"--rdzv-id={plan.launch_id}",
-        *([f"--local-addr={LOOPBACK}"] if plan.nodes == 1 else []),
         "--max-restarts=0",
         f"--monitor-interval={MONITOR_SECONDS}",
         f"--log-dir={directory / 'logs'}",
@@ -173,14 +177,15 @@ def _attempt(plan: LaunchPlan, first_case: int, directory: Path) -> tuple[CaseRe
     _write_launch(plan, first_case, directory)
     files = [RankFile(rank_path(directory, rank), rank) for rank in plan.ranks]
     started = time.time()
-    with reserve_port(plan.port) as port:
-        arguments = command(plan, port, directory)
-        variables = environment(os.environ, plan, len(os.sched_getaffinity(0)))
-        with Supervised(arguments, variables, directory, plan.limits.total(first_case), plan.launch_id) as supervised:
-            stop = _watch(plan, files, first_case, supervised)
-            if stop is not None and stop.kind == "deadline":
-                supervised.dump_stacks()
-            supervised.end(done=stop is not None and stop.kind == "done")
+    if plan.port is not None:
+        require_free_port(plan.port)
+    arguments = command(plan, directory)
+    variables = environment(os.environ, plan, len(os.sched_getaffinity(0)))
+    with Supervised(arguments, variables, directory, plan.limits.total(first_case), plan.launch_id) as supervised:
+        stop = _watch(plan, files, first_case, supervised)
+        if stop is not None and stop.kind == "deadline":
+            supervised.dump_stacks()
+        supervised.end(done=stop is not None and stop.kind == "done")
     for file in files:
         file.finish()
     agent_log, rank_logs = read_log_tails(directory, plan.ranks)

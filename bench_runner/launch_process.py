@@ -1,4 +1,4 @@
-"""The processes of one launch seen from the control side: a port kept free for it, its supervisor, its logs."""
+"""The processes of one launch seen from the control side: its supervisor, the port asked for, its logs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -26,34 +25,19 @@ STACKS_SECONDS: Final = 0.3
 """Time for hanging workers to write their stacks before they are ended."""
 
 
-@contextmanager
-def reserve_port(wanted: int | None) -> Iterator[int]:
-    """A port for the rendezvous, kept from everybody else while the launch runs.
-
-    The socket is bound and never listens: the kernel gives its port to nobody who asks for any, while torch, which
-    binds with SO_REUSEADDR as this does, can take it.  So there is no moment in which another could.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            holder.bind(("127.0.0.1", wanted or 0))
-            if wanted is not None:
-                _require_free(wanted)
-        except OSError as error:
-            owner = _owner_of(wanted) if error.errno == errno.EADDRINUSE else ""
-            remedy = "choose another, or leave it out for a free one"
-            raise LaunchError(f"port = {wanted}: {error.strerror}{owner}; {remedy}") from error
-        yield holder.getsockname()[1]
-
-
-def _require_free(port: int) -> None:
-    """Torch's store listens on every address, so a listener on any of them is in its way."""
+def require_free_port(port: int) -> None:
+    """Raise LaunchError, naming who has it, unless a server could listen on this port of the loopback now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("", port))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the server will: a port just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            owner = _owner_of(port) if error.errno == errno.EADDRINUSE else ""
+            remedy = "choose another, or leave it out for a free one"
+            raise LaunchError(f"port = {port}: {error.strerror}{owner}; {remedy}") from error
 
 
-def _owner_of(port: int | None) -> str:
+def _owner_of(port: int) -> str:
     """`` by NAME (pid N)`` for the process that listens there, or nothing where the kernel does not tell us."""
     import psutil
 

@@ -23,17 +23,16 @@ def plan(*specs: RunSpec, **changes: Any) -> LaunchPlan:
 
 
 def test_the_command_of_one_node() -> None:
-    assert command(plan(), 40123, Path("/runs/1")) == [
+    assert command(plan(), Path("/runs/1")) == [
         "/env/bin/python",
         "-m",
-        "torch.distributed.run",
+        "bench_runner.worker.agent",
         "--nnodes=1",
         "--nproc-per-node=2",
-        "--node-rank=0",
-        "--rdzv-backend=static",
-        "--rdzv-endpoint=127.0.0.1:40123",
-        "--rdzv-id=abc",
+        "--rdzv-backend=loopback",
+        "--rdzv-endpoint=127.0.0.1:0",
         "--local-addr=127.0.0.1",
+        "--rdzv-id=abc",
         "--max-restarts=0",
         "--monitor-interval=0.1",
         "--log-dir=/runs/1/logs",
@@ -46,8 +45,9 @@ def test_the_command_of_one_node() -> None:
 
 def test_the_command_of_the_second_of_two_nodes() -> None:
     two = plan(spec(device_count=8, nodes=2), node_rank=1, rendezvous="node-a:29400")
-    words = command(two, 40123, Path("/runs/1"))
-    assert words[3:8] == [
+    words = command(two, Path("/runs/1"))
+    assert words[2:8] == [
+        "torch.distributed.run",
         "--nnodes=2",
         "--nproc-per-node=4",
         "--node-rank=1",
@@ -58,8 +58,12 @@ def test_the_command_of_the_second_of_two_nodes() -> None:
     assert two.ranks == range(4, 8)
 
 
+def test_a_port_of_the_users_own_is_the_rendezvous() -> None:
+    assert "--rdzv-endpoint=127.0.0.1:29511" in command(plan(port=29511), Path())
+
+
 def test_data_parallel_is_one_process() -> None:
-    assert "--nproc-per-node=1" in command(plan(spec(strategy="data_parallel")), 1, Path())
+    assert "--nproc-per-node=1" in command(plan(spec(strategy="data_parallel")), Path())
 
 
 def test_the_environment_on_a_cpu() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bench_runner.launch import LaunchPlan, run
-from bench_runner.launch_process import reserve_port
 from bench_runner.processes import processes_of_launch
 from bench_runner.spec import Collective, RunSpec, Training
-from tests.integration.launching import STANDINS, left, make_plan
+from tests.integration.launching import STANDINS, eventually, left, make_plan, said
 
 # Not by importing it: that costs this process seconds and memory.
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -75,16 +77,20 @@ def test_the_real_worker_measures_a_training_and_a_collective(tmp_path: Path) ->
     assert training.runtime["torch"]
 
 
-def test_a_port_taken_by_another_is_never_given_to_the_rendezvous(tmp_path: Path) -> None:
-    """The reservation: while it is held nobody is given the port, and torch's way of binding still gets it."""
-    with reserve_port(None) as port:
-        others = [socket.create_server(("127.0.0.1", 0)) for _ in range(200)]
-        try:
-            assert port not in {other.getsockname()[1] for other in others}
-        finally:
-            for other in others:
-                other.close()
-        with socket.create_server(("", port)) as store, socket.create_connection(("127.0.0.1", port)) as client:
-            accepted, _ = store.accept()
-            accepted.close()
-            assert client.getpeername()[1] == port
+@needs_torch
+@pytest.mark.usefixtures("standin_worker")
+def test_the_rendezvous_listens_on_the_loopback_alone(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    plan = make_plan(tmp_path, [("all", "case-0", "hang")], cases=1, port=port)
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run, replace(plan, specs=(replace(plan.specs[0], deadline_seconds=3.0),)))
+        eventually(lambda: said(plan.directory, 0, "case"))
+        ours = {process.pid for process in left(plan)}
+        listening = {
+            connection.laddr
+            for connection in psutil.net_connections("inet")
+            if connection.pid in ours and connection.status == psutil.CONN_LISTEN
+        }
+        assert future.result(timeout=60)[0].outcome == "timeout"
+    assert listening == {("127.0.0.1", port)}

@@ -1,0 +1,1 @@
+PrefixStore = TCPStore = object

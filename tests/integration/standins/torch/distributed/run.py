@@ -14,7 +14,7 @@ CLOSE_SECONDS = 30.0
 
 def parse():
     parser = argparse.ArgumentParser()
-    for name in ("nnodes", "nproc-per-node", "node-rank", "max-restarts"):
+    for name in ("nnodes", "nproc-per-node", "max-restarts"):
         parser.add_argument(f"--{name}", type=int, required=True)
     for name in ("rdzv-backend", "rdzv-endpoint", "rdzv-id", "local-addr", "log-dir", "redirects"):
         parser.add_argument(f"--{name}", required=True)
@@ -70,6 +70,10 @@ def describe(index, rank, worker):
 
 
 def main():
+    sys.exit(carry_out())
+
+
+def carry_out():
     options = parse()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(143))
@@ -99,7 +103,3 @@ def main():
 def make(directory):
     directory.mkdir(parents=True, exist_ok=True)
     return directory
-
-
-if __name__ == "__main__":
-    sys.exit(main())
