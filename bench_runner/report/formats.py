@@ -36,8 +36,8 @@ def significant(value: float, digits: int = 3) -> str:
     """``value`` with so many significant digits, without an exponent, thousands separated: 12,300 · 45.6 · 0.00123."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    rounded = round(value, places)
+    rounded = float(f"{value:.{digits - 1}e}")
+    places = digits - 1 - math.floor(math.log10(abs(rounded)))
     return f"{rounded:,.{max(places, 0)}f}"
 
 

@@ -14,7 +14,7 @@ def escape(text: str) -> str:
     shown = printable(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     shown = re.sub(r"([\\`*_\[\]{}#|~!$])", r"\\\1", shown)
     # A zero-width space keeps an address from becoming a mention and a scheme from becoming a link.
-    return shown.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")
+    return re.sub(r"@(?=\w)", "@\u200b", shown).replace("://", ":\u200b//").replace("www.", "www\u200b.")
 
 
 def render(sections: Sequence[Section]) -> str:

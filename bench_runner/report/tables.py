@@ -146,7 +146,7 @@ def _settings(group: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
         name = STRATEGY_NAMES[str(strategy)]
         if len(same) > len(rows):
             nodes, threads, scheduler, backend = rest
-            name += f" ({nodes} nodes, {threads} threads, {scheduler}, {backend})"
+            name += f" (nodes {nodes}, threads {threads}, {scheduler}, {backend})"
         yield name, rows
 
 

@@ -1,0 +1,254 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from bench_runner.record import RunRecord
+from bench_runner.report import markdown, tables, text
+from bench_runner.report.tables import Section, Table
+from tests import builders
+
+
+def one_section(records: Sequence[RunRecord]) -> Section:
+    (section,) = tables.sections(records)
+    return section
+
+
+def table(section: Section, beginning: str) -> list[dict[str, str]]:
+    (found,) = [t for t in section.tables if t.title.startswith(beginning)]
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
+def single(seconds: float = 0.1, **changes: Any) -> RunRecord:
+    return builders.training_record(strategy="single", devices=1, seconds=seconds, **changes)
+
+
+def test_training_table_has_rates_efficiencies_and_memory() -> None:
+    memory = (
+        builders.device_memory(0, peak_allocated_bytes=3 * builders.GIB),
+        builders.device_memory(1, peak_allocated_bytes=2 * builders.GIB),
+    )
+    records = [
+        single(0.1),
+        builders.training_record(devices=1, seconds=0.11),
+        builders.training_record(devices=2, seconds=0.125, rank_changes={"memory": memory}),
+        builders.training_record(strategy="data_parallel", devices=2, seconds=0.2, rank_changes={"memory": memory}),
+    ]
+    rows = table(one_section(records), "Training: mlp, fp32, batch 8 per device")
+    assert [(r["strategy"], r["devices"], r["batch"]) for r in rows] == [
+        ("single", "1", "8"),
+        ("DDP", "1", "8"),
+        ("DataParallel", "2", "16"),
+        ("DDP", "2", "16"),
+    ]
+    assert [r["samples/s"] for r in rows] == ["80.00", "72.73", "80.00", "128.0"]
+    assert [r["eff. vs single"] for r in rows] == ["–", "90.9%", "50.0%", "80.0%"]
+    assert [r["eff. vs DDP-1"] for r in rows] == ["–", "–", "55.0%", "88.0%"]
+    assert [r["RSS per rank"] for r in rows] == ["500 MiB", "500 MiB", "2–3 GiB", "2–3 GiB"]
+    assert [r["spread"] for r in rows] == ["–"] * 4
+
+
+def test_launches_are_one_row_with_median_and_spread() -> None:
+    records = builders.launches(3, lambda index: single((0.1, 0.2, 0.4)[index]))
+    section = one_section(records)
+    (row,) = table(section, "Training")
+    assert row["samples/s"] == "40.00"
+    assert row["spread"] == "150.0%"
+    assert section.tables[0].note == "median of 3 launches; spread: slowest to fastest launch"
+
+
+def test_strategies_share_a_table_only_at_equal_batches() -> None:
+    records = [
+        builders.training_record(devices=2),
+        builders.training_record(strategy="data_parallel", devices=2, task={"batch": 16}),
+        builders.training_record(devices=2, task={"batch": 16, "scaling": "strong"}),
+        builders.training_record(strategy="data_parallel", devices=2, task={"batch": 16, "scaling": "strong"}),
+    ]
+    found = {t.title: [row[0] for row in t.rows] for t in one_section(records).tables}
+    assert found == {
+        "Training: mlp, fp32, batch 16 in all (strong scaling)": ["DataParallel", "DDP"],
+        "Training: mlp, fp32, batch 16 per device": ["DataParallel"],
+        "Training: mlp, fp32, batch 8 per device": ["DDP"],
+    }
+
+
+def test_unlike_settings_are_rows_of_their_own() -> None:
+    loud = {"settings": builders.settings(scheduler="other", threads=2)}
+    records = [builders.training_record(), builders.training_record(rank_changes=loud)]
+    names = [row["strategy"] for row in table(one_section(records), "Training")]
+    assert names == ["DDP (nodes 1, threads 1, batch, gloo)", "DDP (nodes 1, threads 2, other, gloo)"]
+
+
+def test_step_parts_are_shown_where_they_were_taken() -> None:
+    phases = {"data": (0.001,), "forward": (0.02,), "backward": (0.05,), "optimizer": (0.01,)}
+    taken = {"phase_seconds": phases, "no_sync_step_seconds": (0.08,)}
+    (row,) = table(one_section([builders.training_record(rank_changes=taken)]), "Parts of a step")
+    assert list(row.values()) == ["DDP", "2", "100 ms", "1.00 ms", "20.0 ms", "50.0 ms", "10.0 ms", "20.0 ms"]
+    assert len(one_section([builders.training_record()]).tables) == 1
+
+
+def test_collective_table_is_by_bytes_and_ranks() -> None:
+    records = [
+        builders.collective_record(devices=4, seconds={builders.MIB: [[0.001, 0.003]] * 4}),
+        builders.collective_record(devices=2, seconds={1024: [[1e-4]] * 2, builders.MIB: [[0.001]] * 2}),
+    ]
+    rows = table(one_section(records), "all-reduce over gloo")
+    assert [(r["size"], r["ranks"]) for r in rows] == [("1 KiB", "2"), ("1 MiB", "2"), ("1 MiB", "4")]
+    assert rows[2] == {
+        "size": "1 MiB",
+        "ranks": "4",
+        "latency": "2.00 ms",
+        "p50": "2.00 ms",
+        "p99": "3.00 ms",
+        "slowest rank": "2.00 ms",
+        "algbw GB/s": "0.524",
+        "busbw GB/s": "0.786",
+        "spread": "–",
+    }
+
+
+def test_reasons_are_folded_with_their_counts_worst_first() -> None:
+    records = [
+        *(
+            builders.failed_record(strategy="data_parallel", devices=n, outcome="skipped", reason="needs a CUDA device")
+            for n in (2, 4)
+        ),
+        builders.failed_record(outcome="timeout", reason="no end after 120 s"),
+        builders.failed_record(devices=4, reason="rank 1 died"),
+        builders.record(
+            builders.collective_spec(sizes=(1024,)),
+            [builders.rank_samples(rank, wrong_values=(1024,)) for rank in range(2)],
+        ),
+    ]
+    assert one_section(records).not_measured == (
+        "failed 1 ×, DDP on 4 (mlp/fp32/b8): rank 1 died",
+        "failed 1 ×, DDP on 2 (all_reduce): wrong values at 1 KiB",
+        "timeout 1 ×, DDP on 2 (mlp/fp32/b8): no end after 120 s",
+        "skipped 2 ×, DataParallel on 2, 4 (mlp/fp32/b8): needs a CUDA device",
+    )
+
+
+def test_warnings_are_folded_and_crowding_is_one() -> None:
+    crowded = {"settings": builders.settings(oversubscribed=True)}
+    records = [
+        builders.training_record(warnings=("drifts",)),
+        builders.training_record(warnings=("drifts",), launch_index=1, rank_changes=crowded),
+        builders.training_record(machine=builders.machine(not_read=("NVML: code 999",))),
+    ]
+    assert one_section(records).warnings == (
+        "ddp/2/mlp/fp32/b8: drifts (2 ×)",
+        "ddp/2/mlp/fp32/b8: more ranks than cores; its numbers say little",
+        "not read: NVML: code 999",
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ("match", "Environment: the locked environment (conda)"),
+        ("not-locked", "Environment: not the locked environment (conda)"),
+        ("drift", "Environment: NOT as locked"),
+        ("no-lock", "Environment: not the locked environment (no lock file)"),
+    ],
+)
+def test_environment_line_says_plainly_whether_it_is_locked(state: str, sentence: str) -> None:
+    assert tables.environment_line(builders.environment(lock_state=state)).startswith(sentence)
+
+
+def test_machine_line_counts_devices_of_each_kind() -> None:
+    machine = builders.machine(
+        "mixed",
+        gpus=2,
+        accelerators=(builders.accelerator(0), builders.accelerator(1, name="A100"), builders.accelerator(2)),
+    )
+    assert "2 × NVIDIA H100 80GB HBM3, 1 × A100, driver 570" in tables.machine_line(machine)
+    assert "no accelerator" in tables.machine_line(builders.machine())
+
+
+def test_machines_and_environments_are_sections() -> None:
+    records = [
+        single(machine=builders.machine("a")),
+        single(machine=builders.machine("b")),
+        single(machine=builders.machine("a"), environment=builders.environment(fingerprint="other")),
+    ]
+    assert [section.machine for section in tables.sections(records)] == ["a", "b", "a"]
+    assert tables.sections([]) == []
+
+
+# --- renderings
+
+HOSTILE = "<script>alert(1)</script>|`x` [a](http://b.c) @someone \x1b[31m"
+
+
+def hostile_section() -> Section:
+    return Section(
+        machine=HOSTILE,
+        lines=(HOSTILE,),
+        tables=(
+            Table(title=HOSTILE, columns=("a b", "c"), numeric=(False, True), rows=((HOSTILE, "1"),), note=HOSTILE),
+        ),
+        not_measured=(HOSTILE,),
+        warnings=(HOSTILE,),
+    )
+
+
+def full_records() -> list[RunRecord]:
+    phases = dict.fromkeys(("data", "forward", "backward", "optimizer"), (0.0123,))
+    return [
+        *builders.launches(
+            2,
+            lambda i: builders.training_record(
+                seconds=0.0001234, task={"batch": 8192}, rank_changes={"phase_seconds": phases}
+            ),
+        ),
+        builders.training_record(
+            strategy="data_parallel", devices=2, seconds=0.0001, task={"batch": 8192}, launch_index=1
+        ),
+        builders.training_record(strategy="single", devices=1, seconds=0.0001, task={"batch": 8192}),
+        builders.collective_record(devices=4),
+        builders.failed_record(reason="a reason that is long enough to need several lines " * 3),
+    ]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", None])
+def test_text_fits_80_columns_and_the_encoding(encoding: str | None) -> None:
+    shown = text.render([*tables.sections(full_records()), hostile_section()], encoding=encoding)
+    assert max(len(line) for line in shown.splitlines()) <= 80
+    assert not any(line.endswith(" ") for line in shown.splitlines())
+    assert "\x1b" not in shown
+    assert shown.isascii() == (encoding != "utf-8")
+
+
+def test_no_cell_of_the_text_is_cut_off() -> None:
+    (section,) = tables.sections(full_records())
+    shown = text.render([section])
+    for part in section.tables:
+        for row in part.rows:
+            assert any(all(cell in line for cell in row) for line in shown.splitlines()), row
+
+
+def test_long_names_are_folded_and_not_lost() -> None:
+    wide = Table(title="t", columns=("name", "value"), numeric=(False, True), rows=(("x" * 200, "1"),))
+    section = Section(machine="m", lines=(), tables=(wide,), not_measured=(), warnings=())
+    shown = text.render([section])
+    assert shown.count("x") == 200
+    assert max(len(line) for line in shown.splitlines()) <= 80
+
+
+def test_markdown_leaves_foreign_text_as_text() -> None:
+    shown = markdown.render([hostile_section()])
+    assert "<script>" not in shown
+    assert "@someone" not in shown
+    assert "http://" not in shown
+    assert "\x1b" not in shown
+    (row,) = [line for line in shown.splitlines() if line.startswith("| &lt;script")]
+    assert row.replace("\\|", "").count("|") == 3
+
+
+def test_markdown_has_every_table_as_a_table() -> None:
+    (section,) = tables.sections(full_records())
+    shown = markdown.render([section])
+    assert shown.startswith("## box\n")
+    assert shown.count("\n| ---") == len(section.tables)
+    assert "| DataParallel | 2 | 16384 | 163,800,000 |" in shown
+    assert "### Not measured" in shown
