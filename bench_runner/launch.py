@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any, Final
 
 from bench_runner.errors import LaunchError
+from bench_runner.launch_cause import Ending
 from bench_runner.launch_process import Supervised, read_log_tails, require_free_port
-from bench_runner.launch_verdict import CaseResult, Ending, case_results
+from bench_runner.launch_verdict import CaseResult, case_results, settled_results
 from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
 from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
 from bench_runner.rank_files import RankFile, rank_path
@@ -155,11 +156,12 @@ def environment(base: Mapping[str, str], plan: LaunchPlan, cores: int) -> dict[s
     }
 
 
-def run(plan: LaunchPlan) -> tuple[CaseResult, ...]:
+def run(plan: LaunchPlan, keep: Callable[[CaseResult], None] | None = None) -> tuple[CaseResult, ...]:
     """Carry out every case of ``plan``; one result each, in their order.
 
     Raises LaunchError when nothing could be started at all.  On KeyboardInterrupt and on SIGTERM or SIGHUP the
-    processes are ended first, then it goes on as it would have.
+    processes are ended first, then it goes on as it would have.  ``keep`` is called with each result, when the launch
+    that gave it has ended, however it ended: after an interrupt with those that were complete.
     """
     if not os.access(plan.python, os.X_OK) or Path(plan.python).is_dir():
         raise LaunchError(f"python = {plan.python}: not an executable file; name one with BENCH_RUNNER_PYTHON")
@@ -168,14 +170,37 @@ def run(plan: LaunchPlan) -> tuple[CaseResult, ...]:
         while len(results) < len(plan.specs):
             first = len(results)
             directory = plan.directory if first == 0 else plan.directory / f"from-case-{first}"
-            results.extend(_attempt(plan, first, directory.resolve()))
+            results.extend(_attempt(plan, first, directory.resolve(), keep or _ignore))
     return tuple(results)
 
 
-def _attempt(plan: LaunchPlan, first_case: int, directory: Path) -> tuple[CaseResult, ...]:
+def _ignore(_result: CaseResult) -> None:
+    """The caller waits for all results."""
+
+
+def _attempt(
+    plan: LaunchPlan, first_case: int, directory: Path, keep: Callable[[CaseResult], None]
+) -> tuple[CaseResult, ...]:
     """Launch once, from ``first_case`` on, and watch until it ends or has to be ended."""
     _write_launch(plan, first_case, directory)
     files = [RankFile(rank_path(directory, rank), rank) for rank in plan.ranks]
+    ranks = [file.progress for file in files]
+    try:
+        ending = _carry_out(plan, first_case, directory, files)
+    except BaseException:
+        for file in files:
+            file.finish()
+        for result in settled_results(plan.specs, first_case, ranks, None):
+            keep(result)
+        raise
+    results = case_results(plan.specs, first_case, ranks, ending)
+    for result in results:
+        keep(result)
+    return results
+
+
+def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[RankFile]) -> Ending:
+    """Start the processes, watch them, and see them gone."""
     started = time.time()
     if plan.port is not None:
         require_free_port(plan.port)
@@ -189,7 +214,7 @@ def _attempt(plan: LaunchPlan, first_case: int, directory: Path) -> tuple[CaseRe
     for file in files:
         file.finish()
     agent_log, rank_logs = read_log_tails(directory, plan.ranks)
-    ending = Ending(
+    return Ending(
         started=started,
         ended=time.time(),
         stop=stop,
@@ -197,7 +222,6 @@ def _attempt(plan: LaunchPlan, first_case: int, directory: Path) -> tuple[CaseRe
         agent_log=agent_log,
         rank_logs=rank_logs,
     )
-    return case_results(plan.specs, first_case, [file.progress for file in files], ending)
 
 
 def _write_launch(plan: LaunchPlan, first_case: int, directory: Path) -> None:

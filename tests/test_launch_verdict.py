@@ -8,7 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_runner.launch_verdict import Ending, Exit, case_results, last_line, parse_exits, signal_name, trace_in
+from bench_runner.launch_cause import Ending, Exit, last_line, parse_exits, signal_name, trace_in
+from bench_runner.launch_verdict import case_results
 from bench_runner.launch_watch import Stop
 from bench_runner.rank_files import RankProgress
 from bench_runner.spec import RunSpec, Training

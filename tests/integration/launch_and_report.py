@@ -8,9 +8,10 @@ from bench_runner.launch import run
 from tests.integration.launching import make_plan
 
 plan = make_plan(Path(sys.argv[1]), json.loads(sys.argv[3]), launch_id=sys.argv[2])
+kept = []
 try:
-    results = run(plan)
+    results = run(plan, lambda result: kept.append(result.outcome))
 except KeyboardInterrupt:
-    print("interrupted")
+    print("interrupted", kept)
     sys.exit(130)
 print([result.outcome for result in results])

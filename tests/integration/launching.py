@@ -51,10 +51,10 @@ def eventually(condition: Callable[[], Any]) -> Any:
     return value
 
 
-def said(directory: Path, rank: int, state: str) -> bool:
-    """Whether the rank has come to ``state``."""
+def said(directory: Path, rank: int, state: str, case: int | None = None) -> bool:
+    """Whether the rank has come to ``state``, of ``case`` if that is given."""
     path = directory / f"rank-{rank}.jsonl"
     if not path.exists():
         return False
     lines = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-    return any(line.get("state") == state for line in lines)
+    return any(line.get("state") == state and case in (None, line.get("case")) for line in lines)

@@ -252,9 +252,25 @@ def test_an_interrupt_ends_every_process_and_then_the_caller(
     output, _ = process.communicate(timeout=60)
     assert processes_of_launch(launch_id) == []
     if number == signal.SIGINT:
-        assert (output, process.returncode) == ("interrupted\n", 130)
+        assert process.returncode == 130
+        assert output.startswith("interrupted ")
     else:
         assert (output, process.returncode) == ("", -number)
+
+
+def test_an_interrupt_keeps_what_is_complete(tmp_path: Path) -> None:
+    process, launch_id = start_launch(tmp_path, '[["all", "case-1", "hang"]]')
+    eventually(lambda: said(tmp_path / "launch", 0, "case", 1))
+    os.killpg(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert (output, process.returncode) == ("interrupted ['ok']\n", 130)
+    assert processes_of_launch(launch_id) == []
+
+
+def test_results_are_handed_over_in_order(tmp_path: Path) -> None:
+    kept: list[CaseResult] = []
+    plan = make_plan(tmp_path, [(0, "case-1", "raise_error")], cases=3)
+    assert run(plan, kept.append) == tuple(kept)
 
 
 def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
