@@ -1,0 +1,125 @@
+"""Where a DDP step's time goes: the gap to the single-device step, and to the predicted one, by its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, Literal
+
+from bench_runner.analysis.model import Curve, StepPrediction, bucket_bytes, evenly, predict_ddp_step
+from bench_runner.record import RunRecord
+from bench_runner.spec import Training
+
+Part = Literal["compute", "exposed communication", "input", "stragglers", "rest"]
+_BYTES_PER_GRADIENT: Final = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Medians of one measurement, in seconds.  ``own_seconds`` is each rank's step without gradient communication."""
+
+    step_seconds: float
+    phases: dict[str, float]
+    own_seconds: tuple[float, ...] = ()
+    parameters: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepGap:
+    """The measured DDP step as a sum of parts, in seconds.
+
+    compute: the single-device step without its input.  exposed communication: the step less the slowest rank's step
+    without communication.  input: waiting for data.  stragglers: the slowest rank's own step less the ranks' median.
+    rest: what the ranks' median own step takes longer than a single device alone (shared memory bandwidth, heat,
+    DDP's own work); negative when the ranks were faster.  ``largest`` is the largest part besides compute.
+    """
+
+    measured_seconds: float
+    parts: dict[Part, float]
+    prediction: StepPrediction | None = None
+
+    @property
+    def largest(self) -> Part:
+        return max((part for part in self.parts if part != "compute"), key=lambda part: self.parts[part])
+
+    @property
+    def prediction_error(self) -> float | None:
+        """Measured over predicted step, less 1."""
+        if self.prediction is None or self.prediction.step_seconds <= 0:
+            return None
+        return self.measured_seconds / self.prediction.step_seconds - 1.0
+
+
+def step_times(record: RunRecord) -> StepTimes | None:
+    """The medians of a training record; None without steps.  All ranks' samples count alike."""
+    steps = [seconds for rank in record.ranks for seconds in rank.step_seconds]
+    if record.outcome != "ok" or not isinstance(record.spec.task, Training) or not steps:
+        return None
+    names = {name for rank in record.ranks for name in rank.phase_seconds}
+    phases = {name: [s for rank in record.ranks for s in rank.phase_seconds.get(name, ())] for name in sorted(names)}
+    return StepTimes(
+        step_seconds=median(steps),
+        phases={name: median(values) for name, values in phases.items() if values},
+        own_seconds=tuple(median(rank.no_sync_step_seconds) for rank in record.ranks if rank.no_sync_step_seconds),
+        parameters=record.ranks[0].parameters,
+    )
+
+
+def explain(single: StepTimes, ddp: StepTimes, curve: Curve | None = None) -> StepGap | None:
+    """The parts of the DDP step; None when the ranks' own steps were not measured.
+
+    Both must be of the same workload with the same per-device batch: see ``comparable``.  With the all-reduce
+    ``curve`` of the same ranks, the step is predicted too.
+    """
+    if not ddp.own_seconds:
+        return None
+    slowest, middle = max(ddp.own_seconds), median(ddp.own_seconds)
+    waiting = ddp.phases.get("data", 0.0)
+    single_compute = single.step_seconds - single.phases.get("data", 0.0)
+    parts: dict[Part, float] = {
+        "compute": single_compute,
+        "exposed communication": ddp.step_seconds - slowest,
+        "input": waiting,
+        "stragglers": slowest - middle,
+        "rest": middle - waiting - single_compute,
+    }
+    return StepGap(measured_seconds=ddp.step_seconds, parts=parts, prediction=_predict(single, ddp, curve))
+
+
+def _predict(single: StepTimes, ddp: StepTimes, curve: Curve | None) -> StepPrediction | None:
+    needed = ("forward", "backward", "optimizer")
+    if curve is None or ddp.parameters is None or not all(name in single.phases for name in needed):
+        return None
+    phases = [single.phases[name] for name in needed]
+    # The phases were timed with a synchronisation after each; scaled to the undisturbed step they keep their shares.
+    compute = single.step_seconds - single.phases.get("data", 0.0)
+    scale = compute / sum(phases) if sum(phases) > 0 else 1.0
+    forward, backward, optimizer = (seconds * scale for seconds in phases)
+    return predict_ddp_step(
+        forward_seconds=forward,
+        backward_seconds=backward,
+        optimizer_seconds=optimizer,
+        buckets=bucket_bytes(evenly(ddp.parameters * _BYTES_PER_GRADIENT)),
+        all_reduce_seconds=curve.seconds,
+    )
+
+
+def comparable(single: RunRecord, ddp: RunRecord) -> str | None:
+    """Why the two records do not belong together; None when they do."""
+    one, many = single.spec, ddp.spec
+    if one.strategy != "single" or many.strategy != "ddp":
+        return f"needs a single and a ddp record, not {one.strategy} and {many.strategy}"
+    if not isinstance(one.task, Training) or not isinstance(many.task, Training):
+        return "needs two trainings"
+    batches = one.task.per_device_batch(1), many.task.per_device_batch(many.device_count)
+    for name, first, second in (
+        ("workload", one.task.workload, many.task.workload),
+        ("precision", one.task.precision, many.task.precision),
+        ("data", one.task.data, many.task.data),
+        ("per-device batch", *batches),
+        ("machine", single.machine.fingerprint, ddp.machine.fingerprint),
+        ("environment", single.environment.fingerprint, ddp.environment.fingerprint),
+    ):
+        if first != second:
+            return f"{name} differs: {first} and {second}"
+    return None
