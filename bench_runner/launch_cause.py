@@ -82,11 +82,16 @@ def find_cause(ranks: Sequence[RankProgress], case: int, ending: Ending) -> Caus
     """What ended the launch while ``case`` was the next to settle."""
     errors = sorted((rank.error for rank in ranks if rank.error is not None), key=lambda error: error.at)
     own = [error for error in errors if not _ECHO.search(error.message)]
-    death = _first_death(ranks, ending)
+    dead = _silent_deaths(ranks, ending)
+    by_themselves = [death for death in dead if death.code != -signal.SIGTERM]
+    terminated = [death for death in dead if death.code == -signal.SIGTERM]
     if own:
         return _of_error(own[0])
-    if death is not None:
-        return _of_exit(death, ending)
+    if by_themselves:
+        return _of_exit(by_themselves[0], ending)
+    if errors and len(terminated) == 1:
+        # The agent sends SIGTERM too, but only after a first death, and the echoes heard one.
+        return _of_exit(terminated[0], ending)
     if errors:
         return _of_error(errors[0])
     if ending.stop is not None:
@@ -104,14 +109,12 @@ def _of_error(error: RankError) -> Cause:
     )
 
 
-def _first_death(ranks: Sequence[RankProgress], ending: Ending) -> Exit | None:
-    """The first rank that died of itself and without a word: not by the agent's SIGTERM, not by the supervisor."""
+def _silent_deaths(ranks: Sequence[RankProgress], ending: Ending) -> list[Exit]:
+    """Ranks that ended without a word and not by the supervisor; the first seen in front."""
     spoke = {rank.rank for rank in ranks if rank.error is not None}
     ended_by_us = {entry["pid"] for entry in (ending.supervised or {}).get("killed", ())}
-    for found in parse_exits(ending.agent_log):
-        if found.rank not in spoke and found.pid not in ended_by_us and found.code not in (0, -signal.SIGTERM):
-            return found
-    return None
+    exits = (found for found in parse_exits(ending.agent_log) if found.code != 0)
+    return [found for found in exits if found.rank not in spoke and found.pid not in ended_by_us]
 
 
 def _of_exit(found: Exit, ending: Ending) -> Cause:

@@ -93,6 +93,12 @@ def test_a_death_explains_the_torn_connection_of_the_other() -> None:
     assert (first.failure, first.failed_rank) == ("signal", 1)
 
 
+def test_a_rank_that_somebody_terminated_is_named() -> None:
+    ranks = [rank(0, begun(0), error(ECHO)), rank(1, begun(0))]
+    (first,) = case_results(SPECS, 0, ranks, ending(agent_log=REPORT.replace(": -9 ", ": -15 ")))
+    assert (first.failure, first.failed_rank, first.reason) == ("signal", 1, "rank 1 was killed by SIGTERM")
+
+
 def test_an_error_of_its_own_comes_before_an_earlier_echo() -> None:
     ranks = [rank(0, begun(0), error(ECHO, 101.0)), rank(1, begun(0), error("ValueError: no", 101.5))]
     (first,) = case_results(SPECS, 0, ranks, ending())
