@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,4 +61,41 @@ def log(
     return _finish("log", judge_logs(summary, sources, world_size=world_size), as_json)
 
 
-_COMMANDS = {"log": log}
+def loader(
+    factory: Annotated[str, typer.Argument(help="module:factory or file.py:factory; called without arguments.")],
+    world_size: Annotated[int, typer.Option(help="Number of ranks, each a process.")] = 2,
+    epochs: Annotated[int, typer.Option(min=1, max=100, help="Epochs to run.")] = 2,
+    max_batches: Annotated[int, typer.Option(min=0, help="Run at most so many batches an epoch; 0: all.")] = 0,
+    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds after which it ends anyhow.")] = 300,
+    as_json: _Json = False,
+) -> int:
+    """Run a data loader as every rank would, without the training, and judge what it gives.
+
+    The factory returns the loader, or any iterable of batches. It is called within a gloo process group, with RANK,
+    WORLD_SIZE and the rest set; parameters called rank and world_size are filled in.
+
+    Example: bench-runner doctor loader train.py:make_loader --world-size 4
+    """
+    from bench_runner.doctor.loader import probe_loader
+    from bench_runner.doctor.loader_rules import judge_loader
+
+    probe = probe_loader(
+        factory,
+        world_size,
+        python=_worker_python(),
+        epochs=epochs,
+        max_batches=max_batches,
+        deadline_seconds=deadline,
+    )
+    counts = {str(view.rank): [epoch.batches for epoch in view.epochs] for view in probe.views}
+    loaders = {str(view.rank): view.described for view in probe.views}
+    return _finish("loader", judge_loader(probe), as_json, {"batches": counts, "loaders": loaders})
+
+
+def _worker_python() -> str:
+    from bench_runner.interpreter import find_worker_python
+
+    return find_worker_python().path
+
+
+_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader}
