@@ -19,7 +19,7 @@ from asv.console import log
 from bench_runner.cli.progress import progress_for
 from bench_runner.environment.install import create_environment, locked_packages
 from bench_runner.environment.lockfile import Lock, read_lock
-from bench_runner.environment.prefix import LOCK_FILE_NAME, is_complete, locked_directory
+from bench_runner.environment.prefix import is_complete, lock_path, locked_directory
 from bench_runner.environment.supply import BuildOptions
 from bench_runner.errors import BenchRunnerError
 
@@ -28,7 +28,7 @@ _NEEDED_BY_ASV: Final = ("python", "asv_runner")
 
 
 class CondaLockEnvironment(environment.Environment):  # type: ignore[misc]
-    """The environment that conda-lock.yml beside asv.conf.json describes."""
+    """The environment that conda-lock.yml beside asv.conf.json (or ``$BENCH_RUNNER_LOCK``) describes."""
 
     tool_name = "conda-lock"
     matches_python_fallback = False
@@ -36,7 +36,7 @@ class CondaLockEnvironment(environment.Environment):  # type: ignore[misc]
     def __init__(self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: Any) -> None:  # noqa: ARG002
         self._root = Path.cwd()
         try:
-            self._lock = read_lock(self._root / LOCK_FILE_NAME)
+            self._lock = read_lock(lock_path(self._root))
             versions = {package.name: package.version for package in locked_packages(self._lock)}
         except BenchRunnerError as error:
             raise environment.EnvironmentUnavailable(str(error)) from error
@@ -86,7 +86,7 @@ class CondaLockEnvironment(environment.Environment):  # type: ignore[misc]
         self._is_setup = True
 
     def _setup(self) -> None:
-        log.info(f"Creating {self.name} from {LOCK_FILE_NAME} in {os.path.relpath(self._path)}")
+        log.info(f"Creating {self.name} from {self._lock.path.name} in {os.path.relpath(self._path)}")
         log.flush()
         try:
             with progress_for() as progress:

@@ -156,9 +156,7 @@ class SnapshotRepo(Repo):  # type: ignore[misc]
             if hash in known:
                 return known[hash]
         if self._git is None:
-            raise util.UserError(
-                f"commit {hash}: neither this tree nor one that has results, and there is no git"
-            )
+            raise util.UserError(f"commit {hash}: neither this tree nor one that has results, and there is no git")
         return int(self._git.get_date(hash))
 
     def get_date_from_name(self, name: str) -> int:

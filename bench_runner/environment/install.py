@@ -75,7 +75,7 @@ def locked_environment_available(root: Path) -> tuple[Path | None, str]:
     platform, no CUDA driver, an unreachable channel, which is found out within seconds).
     """
     try:
-        lock = read_lock(root / prefixes.LOCK_FILE_NAME)
+        lock = read_lock(prefixes.lock_path(root))
         packages = locked_packages(lock)
         prefix = prefixes.locked_prefix(root, lock.sha256)
         if prefixes.is_complete(prefix, lock.sha256):

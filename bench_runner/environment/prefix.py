@@ -22,6 +22,7 @@ MARK_SCHEMA: Final = "bench-runner/prefix/1"
 DIRECTORY_START: Final = "conda-lock-"
 ENVIRONMENTS: Final = Path(".asv") / "env"
 LOCK_FILE_NAME: Final = "conda-lock.yml"
+LOCK_VARIABLE: Final = "BENCH_RUNNER_LOCK"
 _LARGEST_MARK_BYTES: Final = 1 << 16
 
 
@@ -35,6 +36,11 @@ class PrefixMark:
     packages: int
     created_at: str
     schema: str = MARK_SCHEMA
+
+
+def lock_path(root: Path) -> Path:
+    """The lock that a tree measures by: ``$BENCH_RUNNER_LOCK`` (``conda-lock-cpu.yml``), else ``conda-lock.yml``."""
+    return root / (os.environ.get(LOCK_VARIABLE) or LOCK_FILE_NAME)
 
 
 def locked_directory(lock_sha256: str, variant: str = "") -> str:
