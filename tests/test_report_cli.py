@@ -28,10 +28,12 @@ def results(tmp_path: Path) -> Path:
     return root
 
 
-def damage(results: Path) -> Path:
+def damage(results: Path) -> tuple[Path, int]:
+    """Cut a line off behind the last one of a file; returns the file and the number of that line."""
     path = min((results / "box" / "runs").iterdir())
-    path.write_bytes(path.read_bytes() + b'{"schema": "bench-runner/rec')
-    return path
+    sound = path.read_bytes()
+    path.write_bytes(sound + b'{"schema": "bench-runner/rec')
+    return path, sound.count(b"\n") + 1
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, str, str]:
@@ -72,15 +74,15 @@ def test_results_may_be_one_file(capsys: pytest.CaptureFixture[str], results: Pa
 def test_damaged_file_is_named_the_rest_shown_and_the_code_is_2(
     capsys: pytest.CaptureFixture[str], results: Path
 ) -> None:
-    path = damage(results)
+    path, line = damage(results)
     code, out, err = run(capsys, "--results", results)
     assert code == 2
-    assert f"not read: {path}:2: damaged or cut off" in err
+    assert f"not read: {path}:{line}: damaged or cut off" in err
     assert "Machine box" in out
     code, out, err = run(capsys, "--results", results, "--json")
     assert code == 2
     (problem,) = json.loads(out)["problems"]
-    assert (problem["path"], problem["line"], problem["kind"]) == (str(path), 2, "damaged")
+    assert (problem["path"], problem["line"], problem["kind"]) == (str(path), line, "damaged")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -7,14 +7,13 @@ to the slowest launch relative to that median.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Final
 
-import pandas as pd
-
 from bench_runner.analysis.efficiency import DDP_ONE, SINGLE
-from bench_runner.analysis.frame import frame_of
+from bench_runner.analysis.summary import Case, Group, collective_curves, training_cases
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import MachineInfo
 from bench_runner.record import RunRecord
@@ -31,8 +30,6 @@ LOCK_SENTENCES: Final = {
     "no-lock": "not the locked environment (no lock file)",
     "unknown": "not verified against a lock",
 }
-CASE_COLUMNS: Final = ["workload", "precision", "scaling", "data", "batch"]
-SETTING_COLUMNS: Final = ["devices", "strategy", "nodes", "threads", "scheduler", "backend"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +64,14 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
 
 
 def _section(records: Sequence[RunRecord]) -> Section:
-    frame = frame_of(records)
     newest = max(records, key=lambda record: record.started_at)
     return Section(
         machine=newest.machine.name,
         lines=(machine_line(newest.machine), environment_line(newest.environment), _run_line(records)),
-        tables=(*training_tables(frame), *collective_tables(frame)),
+        tables=(
+            *training_tables(training_cases(records)),
+            *(collective_table(*name, curve) for name, curve in collective_curves(records).items()),
+        ),
         not_measured=tuple(not_measured(records)),
         warnings=tuple(warnings_of(records)),
     )
@@ -113,93 +112,58 @@ def _run_line(records: Sequence[RunRecord]) -> str:
 # --- training ---------------------------------------------------------------------------------------------------
 
 
-def training_tables(frame: pd.DataFrame) -> list[Table]:
-    """A table of rates and one of the step's parts for each case.
-
-    A case fixes workload, precision, scaling, data and the batch that is held, so that strategies at the same device
-    count stand beside each other at equal global batch and at no other.
-    """
-    rows = frame[frame["workload"].notna() & (frame["outcome"] == "ok")]
-    rows = rows.assign(batch=rows["per_device_batch"].where(rows["scaling"] == "weak", rows["global_batch"]))
+def training_tables(cases: Mapping[Case, Sequence[Group]]) -> list[Table]:
+    """Tables of rates and of the step's parts for each case, or of the largest batch where that was looked for."""
     tables: list[Table] = []
-    for (workload, precision, scaling, data, batch), group in rows.groupby(CASE_COLUMNS, sort=True, dropna=False):
-        name = case_name(str(workload), str(precision), str(scaling), str(data), str(batch))
-        tables.append(_rates_table(name, group))
-        phases = _phases_table(name, group)
-        if phases is not None:
-            tables.append(phases)
+    for case, groups in cases.items():
+        if case.find_batch:
+            tables.append(_batch_table(case, groups))
+            continue
+        tables.append(rates_table(case, groups))
+        parts = parts_table(case, groups)
+        if parts is not None:
+            tables.append(parts)
     return tables
 
 
-def case_name(workload: str, precision: str, scaling: str, data: str, batch: str) -> str:
-    held = f"{batch} per device" if scaling == "weak" else f"{batch} in all (strong scaling)"
-    return f"{workload}, {precision}, batch {held}" + (", data loader" if data == "loader" else "")
+def setting_name(group: Group, groups: Sequence[Group]) -> str:
+    """The strategy; with its settings where the same strategy ran on as many devices with others."""
+    setting = group.setting
+    name = STRATEGY_NAMES[setting.strategy]
+    alike = [g for g in groups if (g.setting.devices, g.setting.strategy) == (setting.devices, setting.strategy)]
+    if len(alike) == 1:
+        return name
+    return f"{name} (nodes {setting.nodes}, threads {setting.threads}, {setting.scheduler}, {setting.backend})"
 
 
-def _settings(group: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
-    """The rows of each strategy and device count, by devices and then strategy; unlike settings are told apart."""
-    ordered = group.assign(place=group["strategy"].map(STRATEGY_ORDER))
-    for (_, _, devices, strategy, *rest), rows in ordered.groupby(
-        ["devices", "place", *SETTING_COLUMNS], sort=True, dropna=False
-    ):
-        same = ordered[(ordered["devices"] == devices) & (ordered["strategy"] == strategy)]
-        name = STRATEGY_NAMES[str(strategy)]
-        if len(same) > len(rows):
-            nodes, threads, scheduler, backend = rest
-            name += f" (nodes {nodes}, threads {threads}, {scheduler}, {backend})"
-        yield name, rows
-
-
-def _launches(rows: pd.DataFrame, metric: str, denominator: str | None = None) -> pd.Series:
-    chosen = rows["metric"] == metric
-    if denominator is not None:
-        chosen &= rows["denominator"] == denominator
-    return rows.loc[chosen, "value"]
-
-
-def _median(rows: pd.DataFrame, metric: str, denominator: str | None = None) -> float:
-    return float(_launches(rows, metric, denominator).median())
-
-
-def _spread(rows: pd.DataFrame, metric: str) -> float:
-    values = _launches(rows, metric)
-    return float((values.max() - values.min()) / values.median()) if len(values) > 1 else float("nan")
-
-
-def memory_cell(rows: pd.DataFrame) -> str:
-    """Smallest and largest over devices (ranks on a CPU), of the median over launches; idle cells are left out."""
-    cells = rows[(rows["metric"] == "peak_allocated") & (rows["value"] > 0)]
-    keys = ["rank", "device"]
-    if cells.empty:
-        cells, keys = rows[rows["metric"] == "peak_rss"], ["rank"]
-    if cells.empty:
+def memory_cell(group: Group) -> str:
+    """Smallest and largest over devices (ranks on a CPU); idle cells are left out."""
+    values = [value for value in group.matrix("peak_allocated").values() if value > 0]
+    values = values or list(group.matrix("peak_rss").values())
+    if not values:
         return formats.NOTHING
-    values = cells.groupby(keys)["value"].median()
-    return formats.span(formats.size(float(values.min())), formats.size(float(values.max())))
+    return formats.span(formats.size(min(values)), formats.size(max(values)))
 
 
-def _rates_table(name: str, group: pd.DataFrame) -> Table:
-    rows = []
-    for strategy, settings in _settings(group):
-        rate = _median(settings, "throughput")
-        batch = _median(settings, "largest_batch")
-        rows.append(
-            (
-                strategy,
-                str(settings["devices"].iloc[0]),
-                str(settings["global_batch"].iloc[0]),
-                formats.number(rate) if batch != batch else f"largest batch {batch:.0f}",
-                formats.number(_median(settings, "throughput_per_device")),
-                formats.percent(_spread(settings, "throughput")),
-                formats.percent(_median(settings, "efficiency", SINGLE)),
-                formats.percent(_median(settings, "efficiency", DDP_ONE)),
-                memory_cell(settings),
-            )
+def rates_table(case: Case, groups: Sequence[Group]) -> Table:
+    rows = [
+        (
+            setting_name(group, groups),
+            str(group.setting.devices),
+            str(group.global_batch),
+            formats.number(group.median("throughput")),
+            formats.number(group.median("throughput_per_device")),
+            formats.percent(group.spread("throughput")),
+            formats.percent(group.median("efficiency", SINGLE)),
+            formats.percent(group.median("efficiency", DDP_ONE)),
+            memory_cell(group),
         )
-    launches = int(group["launch_id"].nunique() / max(1, len(rows)) + 0.5)
-    on_cpu = (group["device_kind"] == "cpu").all()
+        for group in groups
+    ]
+    launches = max(len(group.records) for group in groups)
+    on_cpu = all(record.spec.device_kind == "cpu" for group in groups for record in group.records)
     return Table(
-        title=f"Training: {name}",
+        title=f"Training: {case.name}",
         columns=(
             "strategy",
             "devices",
@@ -217,18 +181,30 @@ def _rates_table(name: str, group: pd.DataFrame) -> Table:
     )
 
 
-def _phases_table(name: str, group: pd.DataFrame) -> Table | None:
+def _batch_table(case: Case, groups: Sequence[Group]) -> Table:
+    rows = [
+        (setting_name(group, groups), str(group.setting.devices), formats.number(group.median("largest_batch"), 6))
+        for group in groups
+    ]
+    return Table(
+        title=f"Largest batch that fits: {case.workload}, {case.precision}",
+        columns=("strategy", "devices", "samples per device"),
+        numeric=(False, True, True),
+        rows=tuple(rows),
+    )
+
+
+def parts_table(case: Case, groups: Sequence[Group]) -> Table | None:
     rows = []
-    for strategy, settings in _settings(group):
-        parts = [_median(settings, metric) for metric in ("step_time", *(f"phase_{p}" for p in PHASES))]
-        exposed = _median(settings, "exposed_communication")
-        if any(part == part for part in parts[1:]):
-            cells = [formats.seconds(part) for part in (*parts, exposed)]
-            rows.append((strategy, str(settings["devices"].iloc[0]), *cells))
+    for group in groups:
+        parts = [group.median(f"phase_{phase}") for phase in PHASES]
+        if not all(map(isnan, parts)):
+            cells = (group.median("step_time"), *parts, group.median("exposed_communication"))
+            rows.append((setting_name(group, groups), str(group.setting.devices), *map(formats.seconds, cells)))
     if not rows:
         return None
     return Table(
-        title=f"Parts of a step: {name}",
+        title=f"Parts of a step: {case.name}",
         columns=("strategy", "devices", "step", *PHASES, "exposed comm."),
         numeric=(False, *[True] * 7),
         rows=tuple(rows),
@@ -239,38 +215,25 @@ def _phases_table(name: str, group: pd.DataFrame) -> Table | None:
 # --- collectives ------------------------------------------------------------------------------------------------
 
 
-def collective_tables(frame: pd.DataFrame) -> list[Table]:
-    """A table for each operation and backend: bytes by ranks."""
-    rows = frame[frame["operation"].notna() & frame["bytes"].notna() & (frame["outcome"] == "ok")]
-    tables = []
-    for (operation, backend), group in rows.groupby(["operation", "backend"], sort=True, dropna=False):
-        cells = []
-        for (size, ranks), cell in group.groupby(["bytes", "devices"], sort=True):
-            times = [formats.seconds(_median(cell, metric)) for metric in LATENCIES]
-            rates = [formats.number(_median(cell, metric) / 1e9, 3) for metric in ("algbw", "busbw")]
-            spread = formats.percent(_spread(cell, "latency"))
-            cells.append((formats.size(float(str(size))), str(ranks), *times, *rates, spread))
-        over = backend if isinstance(backend, str) else "an unknown backend"
-        tables.append(
-            Table(
-                title=f"{str(operation).replace('_', '-')} over {over}",
-                columns=(
-                    "size",
-                    "ranks",
-                    "latency",
-                    "p50",
-                    "p99",
-                    "slowest rank",
-                    "algbw GB/s",
-                    "busbw GB/s",
-                    "spread",
-                ),
-                numeric=(True,) * 9,
-                rows=tuple(cells),
-                note="latency: mean over calls and ranks",
-            )
+def collective_table(operation: str, backend: str, curve: Mapping[tuple[int, int], Group]) -> Table:
+    """Bytes by ranks."""
+    rows = [
+        (
+            formats.size(float(size)),
+            str(ranks),
+            *(formats.seconds(group.median(metric)) for metric in LATENCIES),
+            *(formats.number(group.median(metric) / 1e9, 3) for metric in ("algbw", "busbw")),
+            formats.percent(group.spread("latency")),
         )
-    return tables
+        for (size, ranks), group in curve.items()
+    ]
+    return Table(
+        title=f"{operation.replace('_', '-')} over {backend}",
+        columns=("size", "ranks", "latency", "p50", "p99", "slowest rank", "algbw GB/s", "busbw GB/s", "spread"),
+        numeric=(True,) * 9,
+        rows=tuple(rows),
+        note="latency: mean over calls and ranks",
+    )
 
 
 # --- what gave no numbers, and doubts ---------------------------------------------------------------------------
