@@ -57,7 +57,7 @@ class CollectiveCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A named set of cases.  ``source`` is the file; ``devices`` are the counts asked for, ``None`` for the usual ones."""
+    """A named set of cases from the file ``source``.  ``devices``: counts asked for, ``None`` for the usual ones."""
 
     name: str
     source: Path
@@ -107,7 +107,7 @@ def _profile(document: dict[str, Any], path: Path, name: str) -> Profile:
     collectives = tuple(_collective_case(table, i) for i, table in enumerate(_tables(document, "collective")))
     if not training and not collectives:
         raise SpecError("training", [], "the profile measures nothing: add a [[training]] or [[collective]] table")
-    labels = [case.label for case in (*training, *collectives)]
+    labels = [*(case.label for case in training), *(case.label for case in collectives)]
     for label in labels:
         if labels.count(label) > 1:
             raise SpecError("training", label, "stands twice: two cases with the same settings cannot be told apart")

@@ -1,0 +1,72 @@
+"""Which kind of device to measure on, and how many there are to use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, cast, get_args
+
+from bench_runner.errors import DeviceError
+from bench_runner.machine.info import MachineInfo
+from bench_runner.machine.torch_probe import TorchProbe, probe_torch
+from bench_runner.spec import DeviceKind
+
+ACCELERATOR_NODES: Final = ("nvidia0", "nvidiactl", "dxg", "kfd", "accel", "davinci0", "dri")
+"""Entries of /dev without which no accelerator's driver is there to be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """``count`` devices of ``kind``; on a CPU a device is one allowed core.  ``reason`` says how that is known."""
+
+    kind: DeviceKind
+    count: int
+    reason: str
+
+
+def find_capacity(machine: MachineInfo, python: str, *, kind: str | None = None, dev: Path = Path("/dev")) -> Capacity:
+    """Ask torch in the workers' ``python``, if there is anything to ask about, else count cores.
+
+    ``kind`` insists on one kind of device.  Raises DeviceError when that kind cannot be used, and when the machine has
+    an accelerator that torch cannot use: a run on the CPU would then look like the machine's.
+    """
+    if kind not in (None, *get_args(DeviceKind)):
+        raise DeviceError(f"device {kind}: must be one of {', '.join(get_args(DeviceKind))}")
+    hint = bool(machine.accelerators) or any((dev / node).exists() for node in ACCELERATOR_NODES)
+    if kind == "cpu" or (kind is None and not hint):
+        why = "asked for" if kind == "cpu" else "no accelerator on this machine"
+        return Capacity(kind="cpu", count=machine.cores_allowed, reason=f"{why}; a device is one of its cores")
+    probe = probe_torch(python)
+    working = [device for device in probe.devices if device.works]
+    if kind in (None, "cuda") and working:
+        return Capacity(kind="cuda", count=len(working), reason="a kernel ran with the right result on each")
+    trouble = _trouble(probe)
+    if kind is None and not machine.accelerators:
+        return Capacity(kind="cpu", count=machine.cores_allowed, reason=f"{trouble}; a device is one of its cores")
+    if kind not in (None, "cuda"):
+        return Capacity(kind=cast("DeviceKind", kind), count=1, reason="asked for")
+    found = f"{len(machine.accelerators)} GPUs by the driver, but " if machine.accelerators else ""
+    raise DeviceError(
+        f"{found}{trouble}: `bench-runner verify --only machine` says why; --device cpu measures the CPU instead"
+    )
+
+
+def _trouble(probe: TorchProbe) -> str:
+    broken = [f"device {device.index}: {device.error}" for device in probe.devices if not device.works]
+    if probe.failure is not None:
+        return f"torch could not be asked ({probe.failure})"
+    if broken:
+        return f"no kernel runs ({broken[0]})"
+    return f"torch {probe.torch} sees no CUDA device"
+
+
+def cached_capacity(cache: Path, machine: MachineInfo, python: str, *, kind: str | None) -> Capacity:
+    """As ``find_capacity``, asked once per session: the answer is kept in the file ``cache``."""
+    if cache.exists():
+        return Capacity(**json.loads(cache.read_text(encoding="utf-8")))
+    capacity = find_capacity(machine, python, kind=kind)
+    temporary = cache.with_name(cache.name + ".new")
+    temporary.write_text(json.dumps(asdict(capacity)), encoding="utf-8")
+    temporary.rename(cache)
+    return capacity

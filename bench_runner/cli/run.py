@@ -1,0 +1,120 @@
+"""``bench-runner run``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bench_runner.cli import output
+from bench_runner.errors import EXIT_FINDINGS, EXIT_NOT_CARRIED_OUT, EXIT_OK, UsageError
+
+if TYPE_CHECKING:
+    from bench_runner.session import RunRequest, SessionResult
+
+ENVIRONMENTS = ("auto", "locked", "existing")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command(name="run")(run)
+
+
+def run(
+    profile: Annotated[str, typer.Option(help="quick, standard, full, or a .toml file.")] = "quick",
+    env: Annotated[str, typer.Option(help="auto, locked or existing: the environment to measure in.")] = "auto",
+    machine: Annotated[
+        str | None, typer.Option(help="Name for this machine's results. Default: known, or host.")
+    ] = None,
+    launches: Annotated[int, typer.Option(help="Repeat everything so often, in turns.")] = 1,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: what the machine has.")] = None,
+    devices: Annotated[str | None, typer.Option(help="Device counts such as 1,2,all.")] = None,
+    python: Annotated[str | None, typer.Option(help="Python with torch for the workers; implies existing.")] = None,
+    find_batch: Annotated[bool, typer.Option("--find-batch", help="Find the largest batch that fits instead.")] = False,
+    largest_batch: Annotated[int, typer.Option(help="Where --find-batch stops looking.")] = 1 << 16,
+    memory_limit_mib: Annotated[int | None, typer.Option(help="For --find-batch on a CPU: MiB for each rank.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with a broken-off run.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
+) -> int:
+    """Measure this machine with asv, store the results and show them.
+
+    Example: bench-runner run --profile standard --launches 5
+    """
+    request = _request(profile, env, machine, launches, device, devices, python)
+    from dataclasses import replace
+
+    options: dict[str, Any] = {}
+    if find_batch:
+        if largest_batch < 1 or (memory_limit_mib is not None and memory_limit_mib < 1):
+            raise UsageError("--largest-batch and --memory-limit-mib: must be at least 1")
+        options["largest_batch"] = largest_batch
+        if memory_limit_mib is not None:
+            options["memory_limit_bytes"] = memory_limit_mib << 20
+    from bench_runner.session import run_session
+
+    begin = time.monotonic()
+    request = replace(request, find_batch=find_batch, fresh=fresh, options=options)
+    result = run_session(request, output.note)
+    _show(result, request, time.monotonic() - begin, as_json=as_json)
+    if result.count("failed", "timeout"):
+        return EXIT_FINDINGS if result.count("ok") else EXIT_NOT_CARRIED_OUT
+    return EXIT_OK if result.count("ok") else EXIT_NOT_CARRIED_OUT
+
+
+def _request(
+    profile: str,
+    env: str,
+    machine: str | None,
+    launches: int,
+    device: str | None,
+    devices: str | None,
+    python: str | None,
+) -> RunRequest:
+    from bench_runner.profile import device_counts, load
+    from bench_runner.session import RunRequest, default_root
+
+    if env not in ENVIRONMENTS:
+        raise UsageError(f"--env {env}: must be one of {', '.join(ENVIRONMENTS)}")
+    counts = None
+    if devices is not None:
+        parts = [part.strip() for part in devices.split(",")]
+        counts = device_counts([int(part) if part.isdecimal() else part for part in parts])
+    return RunRequest(
+        root=default_root(),
+        profile=load(profile),
+        environment=env,  # type: ignore[arg-type]
+        machine=machine,
+        launches=launches,
+        device=device,
+        devices=counts,
+        python=python,
+    )
+
+
+def _show(result: SessionResult, request: RunRequest, seconds: float, *, as_json: bool) -> None:
+    from bench_runner.report.tables import sections
+
+    results = request.root / "results" / result.machine.name
+    records = list(result.records)
+    if as_json:
+        from bench_runner.analysis.frame import frame_of
+        from bench_runner.report.document import report_document
+
+        output.emit_json(report_document(frame_of(records), sections(records), []))
+    else:
+        from bench_runner.report import text
+        from bench_runner.report.formats import encodable
+
+        shown = text.render(sections(records), encoding=sys.stdout.encoding)
+        output.emit_text(encodable(shown, sys.stdout.encoding))
+    output.note(
+        f"took {seconds:.0f} s; records in {_relative(results / 'runs')}, asv's results in {_relative(results)}"
+    )
+    output.note("again: bench-runner report; for a ticket: bench-runner report --format markdown -o report.md")
+
+
+def _relative(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,156 @@
+"""Measure every case of a profile under one strategy and device count, and store what came out.
+
+One launch of worker processes serves all of them.  Whatever happens, each case ends as a record.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from bench_runner import launch, store
+from bench_runner.analysis.metrics import clock_warning
+from bench_runner.analysis.trend import trend_warning
+from bench_runner.capacity import Capacity
+from bench_runner.environment.info import EnvironmentInfo
+from bench_runner.environment.summary import describe as describe_environment
+from bench_runner.environment.summary import with_runtime
+from bench_runner.launch_verdict import CaseResult
+from bench_runner.machine.info import MachineInfo
+from bench_runner.plan import Planned, plan
+from bench_runner.profile import Profile
+from bench_runner.record import RankSamples, RunRecord
+from bench_runner.snapshot import current_commit
+from bench_runner.spec import Strategy
+
+LOCK_NAME = "conda-lock.yml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What all measurements of a session share.
+
+    ``root`` is the source tree, ``results`` the results folder, ``python`` runs the workers.  ``asked_devices`` are
+    the counts that were asked for by number, ``options`` go to the workers.
+    """
+
+    root: Path
+    results: Path
+    session_id: str
+    launch_index: int
+    machine: MachineInfo
+    python: str
+    capacity: Capacity
+    profile: Profile
+    asked_devices: tuple[int | str, ...] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    startup_deadline_seconds: float = 120.0
+
+
+def measure(context: Context, strategy: Strategy, count: int, directory: Path) -> tuple[RunRecord, ...]:
+    """Launch what can be measured, store a record for every case of the profile, and return the records.
+
+    ``directory`` takes the launch's files.  Raises LaunchError when no process could be started, StoreError when the
+    records could not be written.
+    """
+    planned = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
+    environment = describe_environment(Path(context.python).parent.parent, context.root / LOCK_NAME)
+    launch_id = uuid.uuid4().hex
+    wanted = [case.spec for case in planned if case.skip is None]
+    results: list[CaseResult] = []
+    if wanted:
+        launch_plan = launch.LaunchPlan(
+            specs=tuple(wanted),
+            python=context.python,
+            directory=directory,
+            options=context.options,
+            launch_id=launch_id,
+            startup_deadline_seconds=context.startup_deadline_seconds,
+        )
+        results = list(launch.run(launch_plan))
+    records = _records(context, planned, results, environment, launch_id)
+    if records:
+        store.write(records, context.results, label=f"{strategy}-{count}")
+    return records
+
+
+def _records(
+    context: Context,
+    planned: Sequence[Planned],
+    results: list[CaseResult],
+    environment: EnvironmentInfo,
+    launch_id: str,
+) -> tuple[RunRecord, ...]:
+    shared: dict[str, Any] = {
+        "session_id": context.session_id,
+        "launch_id": launch_id,
+        "launch_index": context.launch_index,
+        "machine": context.machine,
+        "commit": current_commit(context.root),
+        "profile": context.profile.name,
+    }
+    remaining = iter(results)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    records = []
+    for case in planned:
+        record_id = uuid.uuid4().hex
+        if case.skip is not None:
+            records.append(
+                RunRecord(
+                    record_id=record_id,
+                    started_at=now,
+                    duration_seconds=0.0,
+                    spec=case.spec,
+                    environment=environment,
+                    outcome="skipped",
+                    reason=case.skip,
+                    **shared,
+                )
+            )
+        else:
+            records.append(record_of(next(remaining), environment, {"record_id": record_id, **shared}))
+    return tuple(records)
+
+
+def record_of(result: CaseResult, environment: EnvironmentInfo, shared: dict[str, Any]) -> RunRecord:
+    """The record of one case: samples validated, warnings drawn from them."""
+    ranks = tuple(TypeAdapter(RankSamples).validate_python(samples) for samples in result.ranks)
+    record = RunRecord(
+        started_at=result.started_at,
+        duration_seconds=result.duration_seconds,
+        spec=result.spec,
+        environment=with_runtime(environment, result.runtime or {}),
+        outcome=result.outcome,
+        reason=result.reason,
+        failure=result.failure,
+        traceback=result.traceback,
+        failed_rank=result.failed_rank,
+        ranks=ranks,
+        warnings=result.warnings,
+        **shared,
+    )
+    return _judged(record)
+
+
+def _judged(record: RunRecord) -> RunRecord:
+    """A record with the warnings that its own samples give; wrong values make it a failure."""
+    wrong = sorted({size for rank in record.ranks for size in rank.wrong_values})
+    if record.outcome == "ok" and wrong:
+        sizes = ", ".join(str(size) for size in wrong)
+        reason = f"the result had wrong values at {sizes} bytes: no latency is given; see `bench-runner doctor startup`"
+        return replace(record, outcome="failed", failure="wrong-values", reason=reason)
+    warnings = list(record.warnings)
+    clock = clock_warning(record)
+    if clock:
+        warnings.append(clock)
+    trends = {rank.rank: trend_warning(rank.step_seconds) for rank in record.ranks}
+    warnings += [f"rank {rank}: {trend}" for rank, trend in trends.items() if trend]
+    if any(rank.settings.oversubscribed for rank in record.ranks):
+        warnings.append("oversubscribed: more ranks than cores, so the ranks waited for each other")
+    return replace(record, warnings=tuple(warnings))
