@@ -141,9 +141,19 @@ def test_a_profile_without_shift_never_makes_the_error_smaller_than_interleaved_
     assert float(apart.degrees) < 4.1
 
 
-def test_without_a_profile_sessions_apart_are_said_to_be_uncounted() -> None:
-    notes = judge([pair(STEADY, STEADY, interleaved=False)], Rule())[0].notes
-    assert any("that shift is not counted" in note for note in notes)
+@pytest.mark.parametrize(
+    ("interleaved", "noise", "expected"),
+    [
+        (True, (), False),
+        (False, (), True),
+        (False, (Noise(spread=0.01, degrees=4),), True),
+        (False, (Noise(spread=0.01, degrees=4, session_spread=0.0, session_degrees=1),), False),
+    ],
+)
+def test_sessions_apart_without_a_profile_are_known_to_be_uncounted(
+    interleaved: bool, noise: tuple[Noise, ...], expected: bool
+) -> None:
+    assert pair(STEADY, STEADY, interleaved=interleaved, noise=noise).sessions_uncounted == expected
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,12 @@ def compare(
         told.append(_judged(item, judgement, rule))
     worst: tuple[Verdict, ...] = ("regression", "inconclusive", "not-comparable", "improvement", "same")
     told.sort(key=lambda c: worst.index(c.verdict))
-    return Outcome(rule=rule, comparisons=tuple(told), unmatched=tuple(lonely))
+    return Outcome(
+        rule=rule,
+        comparisons=tuple(told),
+        unmatched=tuple(lonely),
+        sessions_uncounted=any(item.pair.sessions_uncounted for item in waiting),
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------

@@ -63,11 +63,15 @@ class Unmatched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Everything ``compare`` found, comparisons in the order worst first."""
+    """Everything ``compare`` found, comparisons in the order worst first.
+
+    ``sessions_uncounted``: sides from sessions apart were compared without knowing how far sessions differ.
+    """
 
     rule: Rule
     comparisons: tuple[Comparison, ...]
     unmatched: tuple[Unmatched, ...]
+    sessions_uncounted: bool = False
 
     @property
     def verdict(self) -> Verdict:

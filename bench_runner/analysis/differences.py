@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
 
+from bench_runner.analysis.asv_results import AsvResult
 from bench_runner.machine.info import MachineInfo
 from bench_runner.record import RunRecord
 
@@ -76,12 +78,37 @@ def differences(baseline: Sequence[RunRecord], candidate: Sequence[RunRecord]) -
     if not baseline or not candidate:
         return []
     read = [*_READ, *_packages((*baseline, *candidate)), *_variables((*baseline, *candidate))]
-    found = []
-    for subject, name, value in read:
-        left, right = _seen(baseline, value), _seen(candidate, value)
-        if left != right:
-            found.append(Difference(subject=subject, name=name, baseline=left, candidate=right))
-    return found
+    told = [(subject, name, _seen(baseline, value), _seen(candidate, value)) for subject, name, value in read]
+    return _unlike(told)
+
+
+def asv_differences(baseline: Sequence[AsvResult], candidate: Sequence[AsvResult]) -> list[Difference]:
+    """The same for results of asv: its machine entry, the environment's name and requirements, the commit."""
+    if not baseline or not candidate:
+        return []
+
+    def facts(results: Sequence[AsvResult]) -> dict[tuple[Subject, str], str]:
+        seen: dict[tuple[Subject, str], set[str]] = defaultdict(set)
+        for result in results:
+            for name, value in result.machine_facts.items():
+                seen["machine", name].add(value)
+            seen["environment", "name"].add(result.environment)
+            seen["environment", "python"].add(result.python)
+            for name, value in result.requirements.items():
+                seen["environment", f"package {name}"].add(value)
+            seen["commit", "commit"].add(result.commit[:12])
+        return {key: ", ".join(sorted(values)) for key, values in seen.items()}
+
+    left, right = facts(baseline), facts(candidate)
+    return _unlike([(*key, left.get(key, "-"), right.get(key, "-")) for key in dict.fromkeys((*left, *right))])
+
+
+def _unlike(told: Iterable[tuple[Subject, str, str, str]]) -> list[Difference]:
+    return [
+        Difference(subject=subject, name=name, baseline=left, candidate=right)
+        for subject, name, left, right in told
+        if left != right
+    ]
 
 
 def _seen(records: Sequence[RunRecord], value: Callable[[RunRecord], object]) -> str:

@@ -131,6 +131,4 @@ def _notes(pair: Pair, *, tested: bool, verdict: StatisticalVerdict, rule: Rule)
         notes.append("one launch a side and no noise profile: the spread is not known")
     elif fewest < rule.least_launches and verdict != "same":
         notes.append(f"{fewest} launch(es) on one side, {rule.least_launches} are needed to flag a change")
-    if not pair.interleaved and not any(noise.session_spread is not None for noise in pair.noise):
-        notes.append("not interleaved, and no noise profile says how far sessions differ: that shift is not counted")
     return tuple(notes)

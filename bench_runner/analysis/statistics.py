@@ -93,6 +93,11 @@ class Pair:
     interleaved: bool = False
     noise: tuple[Noise, ...] = ()
 
+    @property
+    def sessions_uncounted(self) -> bool:
+        """The sides come from sessions apart, and how far those differ by themselves is not known."""
+        return not self.interleaved and session_shift(self.noise) is None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
