@@ -92,10 +92,31 @@ def loader(
     return _finish("loader", judge_loader(probe), as_json, {"batches": counts, "loaders": loaders})
 
 
+def checkpoint(
+    file: Annotated[Path, typer.Argument(help="What torch.save wrote.")],
+    model: Annotated[
+        str | None, typer.Option(help="module:factory or file.py:factory of the model to load it into.")
+    ] = None,
+    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds after which it ends anyhow.")] = 300,
+    as_json: _Json = False,
+) -> int:
+    """Say what a checkpoint holds, from which devices its tensors were saved, and whether it fits a model.
+
+    The file is read as data (weights_only) in a process of its own, and no GPU is needed.
+
+    Example: bench-runner doctor checkpoint last.pt --model train.py:make_model
+    """
+    from bench_runner.doctor.checkpoint import probe_checkpoint
+    from bench_runner.doctor.checkpoint_rules import judge_checkpoint
+
+    probe = probe_checkpoint(file, python=_worker_python(), model=model, deadline_seconds=deadline)
+    return _finish("checkpoint", judge_checkpoint(probe), as_json, {"content": probe.content, "model": probe.model})
+
+
 def _worker_python() -> str:
     from bench_runner.interpreter import find_worker_python
 
     return find_worker_python().path
 
 
-_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader}
+_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader, "checkpoint": checkpoint}
