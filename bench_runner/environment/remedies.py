@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 
 
-def create_beside(prefix: Path, lock: Path) -> str:
+def create_beside(prefix: Path, lock: Path, suffix: str = "new") -> str:
     """Build the locked environment anew, beside the one that was judged, so that nothing is lost."""
-    new = prefix.with_name(prefix.name + "-new")
+    new = prefix.with_name(f"{prefix.name}-{suffix}")
     return f"bench-runner env create {shlex.quote(str(new))} --lock {shlex.quote(str(lock))}"
 
 

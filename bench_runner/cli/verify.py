@@ -1,0 +1,118 @@
+"""``bench-runner verify``: environment, machine and links judged."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from bench_runner.cli import output
+from bench_runner.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from bench_runner.environment.lockfile import Lock
+    from bench_runner.environment.verify import Verification
+    from bench_runner.finding import Finding
+
+DEFAULT_LOCK: Final = Path("conda-lock.yml")
+
+
+class Part(StrEnum):
+    """What can be verified."""
+
+    ENVIRONMENT = "environment"
+    MACHINE = "machine"
+    LINKS = "links"
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(verify)
+
+
+def verify(
+    prefix: Annotated[
+        Path | None, typer.Option(help="The environment's folder.  Default: the one that runs this command.")
+    ] = None,
+    lock: Annotated[
+        Path | None,
+        typer.Option(help="The lock file.  Default: the one that the prefix was built from, or conda-lock.yml."),
+    ] = None,
+    only: Annotated[list[Part] | None, typer.Option(help="Verify this part alone; may be given several times.")] = None,
+    quick: Annotated[bool, typer.Option("--quick/--full", help="Files by size and date, or each by its hash.")] = False,
+    passed: Annotated[bool, typer.Option("--passed", help="List the passed checks too.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> int:
+    """Verify the environment against the lock, the machine, and the links between its devices.
+
+    Exit codes: 0 nothing failed (warnings included), 1 something failed, 2 the lock cannot be read or does not belong
+    to its environment.yml.
+
+    Example: bench-runner verify --only environment --prefix /opt/bench --quick
+    """
+    import sys
+
+    from bench_runner.environment.lockcheck import STALE_CHECKS
+    from bench_runner.report.findings import verify_document, verify_text
+
+    place = (prefix or Path(sys.prefix)).absolute()
+    parts = list(dict.fromkeys(only or [Part.ENVIRONMENT, Part.MACHINE]))
+    groups: dict[str, list[Finding]] = {}
+    seconds: dict[str, float] = {}
+    subject: dict[str, Any] = {"prefix": str(place)}
+    if Part.ENVIRONMENT in parts:
+        read = _lock_for(place, lock)
+        subject |= {"lock": str(read.path) if read else None, "mode": "quick" if quick else "full"}
+        verification = _environment(place, read, quick=quick)
+        groups["environment"] = list(verification.findings)
+        seconds |= verification.seconds
+    python = _python(place)
+    for part in (Part.MACHINE, Part.LINKS):
+        if part in parts:
+            groups[part.value], seconds[part.value] = _timed(part, python)
+    if as_json:
+        output.emit_json(verify_document(groups, subject, seconds))
+    else:
+        output.emit_text(verify_text(groups, subject, passes=passed))
+    failed = {finding.check for findings in groups.values() for finding in findings if finding.status == "fail"}
+    if failed & STALE_CHECKS:
+        return EXIT_USAGE
+    return EXIT_FINDINGS if failed else EXIT_OK
+
+
+def _lock_for(prefix: Path, named: Path | None) -> Lock | None:
+    """The lock that was named; else the one here that built the prefix; else conda-lock.yml, if it is there."""
+    from bench_runner.environment.lockfile import read_lock
+    from bench_runner.environment.prefix import read_mark
+
+    if named is not None:
+        return read_lock(named)
+    mark = read_mark(prefix)
+    if mark is not None:
+        for path in sorted(Path().glob("conda-lock*.yml")):
+            lock = read_lock(path)
+            if lock.sha256 == mark.lock_sha256:
+                return lock
+    return read_lock(DEFAULT_LOCK) if DEFAULT_LOCK.exists() else None
+
+
+def _environment(prefix: Path, lock: Lock | None, *, quick: bool) -> Verification:
+    from bench_runner.environment.verify import verify_environment
+
+    return verify_environment(prefix, lock, "quick" if quick else "full")
+
+
+def _python(prefix: Path) -> str:
+    """The prefix's own Python, to ask torch about the machine."""
+    return str(prefix / "bin" / "python")
+
+
+def _timed(part: Part, python: str) -> tuple[list[Finding], float]:
+    import time
+
+    from bench_runner.machine import verify as machine
+
+    started = time.perf_counter()
+    findings = machine.machine_findings(python) if part is Part.MACHINE else machine.links_findings(python)
+    return findings, time.perf_counter() - started
