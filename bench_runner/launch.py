@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from bench_runner.errors import LaunchError
-from bench_runner.launch_cause import Ending
+from bench_runner.launch_cause import Ending, exit_of_only_rank, parse_exits
 from bench_runner.launch_process import Supervised, read_log_tails, require_free_port
 from bench_runner.launch_verdict import CaseResult, case_results, settled_results
 from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
@@ -91,6 +91,12 @@ class LaunchPlan:
         return self.specs[0].world_size // self.nodes
 
     @property
+    def has_agent(self) -> bool:
+        """Whether torchrun starts the workers.  A single process that joins nobody is started without: importing
+        torch a second time, in the agent, would cost more than a second for nothing."""
+        return self.specs[0].strategy == "ddp"
+
+    @property
     def ranks(self) -> range:
         """The ranks on this node."""
         first = self.node_rank * self.local_world_size
@@ -106,10 +112,13 @@ class LaunchPlan:
 
 
 def command(plan: LaunchPlan, directory: Path) -> list[str]:
-    """The argument vector of torchrun.
+    """The argument vector of torchrun, or of the worker itself where it is the only one.
 
-    On one node it runs with a rendezvous of ours that keeps to the loopback and needs no port chosen beforehand.
+    On one node torchrun gets a rendezvous of ours that keeps to the loopback and needs no port chosen beforehand.
     """
+    document = str(directory / "launch.json")
+    if not plan.has_agent:
+        return [plan.python, "-u", "-m", plan.module, document]
     if plan.nodes == 1:
         agent = "bench_runner.worker.agent"
         rendezvous = ["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}:{plan.port or 0}"]
@@ -131,7 +140,7 @@ def command(plan: LaunchPlan, directory: Path) -> list[str]:
         "--redirects=3",
         "--module",
         plan.module,
-        str(directory / "launch.json"),
+        document,
     ]
 
 
@@ -209,16 +218,20 @@ def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[R
     with Supervised(arguments, variables, directory, plan.limits.total(first_case), plan.launch_id) as supervised:
         stop = _watch(plan, files, first_case, supervised)
         if stop is not None and stop.kind == "deadline":
-            supervised.dump_stacks()
+            supervised.dump_stacks(has_agent=plan.has_agent)
         supervised.end(done=stop is not None and stop.kind == "done")
     for file in files:
         file.finish()
     agent_log, rank_logs = read_log_tails(directory, plan.ranks)
+    exits = parse_exits(agent_log)
+    if not plan.has_agent:
+        rank_logs, exits = {0: agent_log}, exit_of_only_rank(supervised.result)
     return Ending(
         started=started,
         ended=time.time(),
         stop=stop,
         supervised=supervised.result,
+        exits=exits,
         agent_log=agent_log,
         rank_logs=rank_logs,
     )
@@ -254,7 +267,7 @@ def _watch(plan: LaunchPlan, files: list[RankFile], first_case: int, supervised:
         stop = find_stop(ranks, stages, limits, first_case, now)
         if stop is not None:
             return stop
-        if all(rank.leaving for rank in ranks) and not rank_processes(plan.launch_id):
+        if plan.has_agent and all(rank.leaving for rank in ranks) and not rank_processes(plan.launch_id):
             return Stop(kind="done")  # only the agent is left, and half a second of its own tear-down
     return None
 

@@ -50,13 +50,15 @@ class Exit:
 class Ending:
     """How the processes of a launch ended.
 
-    ``supervised`` is the supervisor's result, None if it died; ``agent_log`` and ``rank_logs`` are tails of output.
+    ``supervised`` is the supervisor's result, None if it died; ``exits`` are those of ranks, the first seen in front,
+    and only what is known of them; ``agent_log`` and ``rank_logs`` are tails of output.
     """
 
     started: float
     ended: float
     stop: Stop | None
     supervised: Mapping[str, Any] | None
+    exits: Sequence[Exit]
     agent_log: str
     rank_logs: Mapping[int, str]
 
@@ -76,6 +78,13 @@ def parse_exits(agent_log: str) -> tuple[Exit, ...]:
     """The exits in torchrun's error report, the one it saw first in front (it prints that one last)."""
     found = [Exit(rank=int(rank), code=int(code), pid=int(pid)) for rank, code, pid in _EXIT.findall(agent_log)]
     return tuple(reversed(found))
+
+
+def exit_of_only_rank(supervised: Mapping[str, Any] | None) -> tuple[Exit, ...]:
+    """The exit of a worker that the supervisor started without an agent."""
+    result = supervised or {}
+    code = -result["signal"] if result.get("signal") is not None else result.get("exit_code")
+    return () if code is None else (Exit(rank=0, code=code, pid=result["pid"]),)
 
 
 def find_cause(ranks: Sequence[RankProgress], case: int, ending: Ending) -> Cause:
@@ -113,7 +122,7 @@ def _silent_deaths(ranks: Sequence[RankProgress], ending: Ending) -> list[Exit]:
     """Ranks that ended without a word and not by the supervisor; the first seen in front."""
     spoke = {rank.rank for rank in ranks if rank.error is not None}
     ended_by_us = {entry["pid"] for entry in (ending.supervised or {}).get("killed", ())}
-    exits = (found for found in parse_exits(ending.agent_log) if found.code != 0)
+    exits = (found for found in ending.exits if found.code != 0)
     return [found for found in exits if found.rank not in spoke and found.pid not in ended_by_us]
 
 

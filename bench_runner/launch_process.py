@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from bench_runner.errors import LaunchError
-from bench_runner.processes import processes_of_launch, rank_processes, send_signal
+from bench_runner.processes import descendants, processes_of_launch, rank_processes, send_signal
 from bench_runner.supervisor import DONE, GIVE_UP_SECONDS, INTERRUPTS
 
 TAIL_BYTES: Final = 1 << 16
@@ -107,9 +107,11 @@ class Supervised:
         """Sleep until the supervisor ends, at most ``seconds``; True when it has ended."""
         return bool(select.select([self._handle], [], [], seconds)[0])
 
-    def dump_stacks(self) -> None:
+    def dump_stacks(self, *, has_agent: bool) -> None:
         """Ask every worker for the stacks of its threads, which it writes to its log (faulthandler on SIGUSR1)."""
-        for process in rank_processes(self._launch_id).values():
+        assert self._process is not None
+        workers = rank_processes(self._launch_id).values() if has_agent else descendants(self._process.pid)[:1]
+        for process in workers:
             send_signal(process, signal.SIGUSR1)
         time.sleep(STACKS_SECONDS)
 

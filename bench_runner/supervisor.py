@@ -65,14 +65,15 @@ def supervise(command: list[str], output: str, deadline_seconds: float) -> dict[
     """
     began = time.monotonic()
     document: dict[str, Any] = {
-        "schema": RESULT_SCHEMA, "reason": "ended", "exit_code": None, "signal": None, "interrupted_by": None,
-        "error": None, "killed": [], "left": [],
+        "schema": RESULT_SCHEMA, "reason": "ended", "pid": None, "exit_code": None, "signal": None,
+        "interrupted_by": None, "error": None, "killed": [], "left": [],
     }  # fmt: skip
     statuses: dict[int, int] = {}
     child, error = _start(command, output)
     if error is not None:
         os.waitpid(child, 0)
         return {**document, "reason": "not-started", "error": error, "seconds": time.monotonic() - began}
+    document["pid"] = child
     document["reason"], document["interrupted_by"] = _wait(child, began + deadline_seconds, statuses)
     document["killed"], document["left"] = end_all(child, statuses, at_once=document["reason"] == "done")
     if child in statuses:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench_runner.launch_cause import Ending, Exit, last_line, parse_exits, signal_name, trace_in
+from bench_runner.launch_cause import Ending, Exit, exit_of_only_rank, last_line, parse_exits, signal_name, trace_in
 from bench_runner.launch_verdict import case_results
 from bench_runner.launch_watch import Stop
 from bench_runner.rank_files import RankProgress
@@ -73,6 +73,7 @@ def error(message: str, at: float = 102.0, failure: str = "exception") -> dict[s
 def ending(**changes: Any) -> Ending:
     supervised = {"reason": "ended", "exit_code": 1, "signal": None, "killed": []}
     fields: dict[str, Any] = {"started": 90.0, "ended": 110.0, "stop": None, "supervised": supervised}
+    fields["exits"] = parse_exits(changes.get("agent_log", ""))
     return Ending(**{**fields, "agent_log": "", "rank_logs": {}, **changes})
 
 
@@ -181,6 +182,13 @@ def test_the_agents_own_death_and_the_supervisors_are_told_apart() -> None:
     assert first.reason == "torchrun's agent was killed by SIGKILL"
     (first,) = case_results(SPECS, 0, ranks, ending(supervised=None))
     assert first.reason == "the supervisor of the workers was killed"
+
+
+def test_the_exit_of_a_worker_without_an_agent_is_the_supervisors_to_tell() -> None:
+    assert exit_of_only_rank({"exit_code": 3, "signal": None, "pid": 7}) == (Exit(rank=0, code=3, pid=7),)
+    assert exit_of_only_rank({"exit_code": None, "signal": 11, "pid": 7}) == (Exit(rank=0, code=-11, pid=7),)
+    assert exit_of_only_rank({"exit_code": None, "signal": None, "pid": None}) == ()
+    assert exit_of_only_rank(None) == ()
 
 
 def test_names_and_lines() -> None:

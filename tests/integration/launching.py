@@ -22,10 +22,11 @@ Fault = tuple[int | str, str, str]
 def make_plan(directory: Path, faults: list[Fault], *, cases: int = 2, ranks: int = 2, **changes: Any) -> LaunchPlan:
     """``cases`` cases on ``ranks`` stand-in workers; a deadline that only a hang meets."""
     deadline = changes.pop("case_deadline_seconds", 30.0)
+    strategy = changes.pop("strategy", "ddp")
     options = {"faults": faults, **changes.pop("options", {})}
     specs = tuple(
         RunSpec(
-            strategy="ddp",
+            strategy=strategy,
             device_kind="cpu",
             device_count=ranks,
             task=Training(workload="mlp", batch=8, steps=case + 1),

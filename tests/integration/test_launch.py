@@ -79,6 +79,32 @@ def test_torn_connections_of_the_others_are_not_the_cause(tmp_path: Path, fault:
     assert "Connection closed" not in str(only.reason)
 
 
+@pytest.mark.parametrize(
+    ("fault", "failure", "reason"),
+    [
+        ("sigkill", "signal", "rank 0 was killed by SIGKILL"),
+        ("segfault", "signal", "rank 0 was killed by SIGSEGV"),
+        ("quit_with_3", "exit", "rank 0 exited with code 3"),
+        ("quit_with_0", "exit", "rank 0 ended without a result"),
+        ("raise_error", "exception", "rank 0: ValueError: no such batch"),
+        ("uncaught", "exception", "rank 0: ValueError: not caught by the worker"),
+        ("runaway_and_hang", "deadline", "the deadline passed after 2 s (rank 0: carrying out the case)"),
+    ],
+)
+def test_a_worker_alone_is_watched_like_any_other(tmp_path: Path, fault: str, failure: str, reason: str) -> None:
+    faults: list[Fault] = [(0, "case-1", fault)]
+    if fault == "sigkill":
+        faults.append((0, "leaving", "deaf"))
+    limits = {"case_deadline_seconds": 2.0, "teardown_deadline_seconds": 0.5}
+    plan = make_plan(tmp_path, faults, cases=3, ranks=1, strategy="single", **limits)
+    first, second, third = carry_out(plan)
+    assert (first.outcome, third.outcome) == ("ok", "ok")
+    assert (second.failure, second.failed_rank) == (failure, 0)
+    assert str(second.reason).startswith(reason)
+    if fault in ("segfault", "runaway_and_hang"):
+        assert ("string_at" if fault == "segfault" else "in hang") in str(second.traceback)
+
+
 def test_a_failure_before_any_case_fails_all_of_them_at_once(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, [(0, "joining", "raise_error")], cases=3)
     results = carry_out(plan)
