@@ -72,7 +72,7 @@ def create(
     else:
         output.emit_text(f"{place}: {packages} packages, {'built' if built else 'was complete already'}")
         output.emit_text(f"Check it: bench-runner verify --only environment --prefix {place} --lock {lock}")
-    return EXIT_OK, UsageError
+    return EXIT_OK
 
 
 def diff(
@@ -117,7 +117,7 @@ def export(
     else:
         write_text(out, json.dumps(document, indent=2, ensure_ascii=True) + "\n")
         output.note(f"written: {out}")
-    return EXIT_OK, UsageError
+    return EXIT_OK
 
 
 def prune(
@@ -135,9 +135,7 @@ def prune(
 
     locks = frozenset(read_lock(path).sha256 for path in sorted(root.glob("conda-lock*.yml")))
     if not locks:
-        raise UsageError(
-            f"--root {root}: no conda-lock*.yml there, so nothing tells old environments from current ones"
-        )
+        raise UsageError(f"--root {root}: no conda-lock*.yml there, so nothing tells old environments from new")
     found = list_environments(root / ENVIRONMENTS, locks)
     removable = [e for e in found if e.state in ("old", "unfinished")]
     removed = removable if dry_run else [e for e in removable if remove(e)]

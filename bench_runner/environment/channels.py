@@ -27,7 +27,7 @@ def parse_mirror(text: str) -> Mirror:
     """``URL``, ``/folder`` or ``NAME=URL`` as given on the command line; raises UsageError."""
     named = _NAMED.fullmatch(text)
     channel, url = (named["name"], named["url"]) if named else (None, text)
-    if "://" not in url and Path(url).is_dir():
+    if url and "://" not in url and Path(url).is_dir():
         url = Path(url).absolute().as_uri()
     try:
         parts = urlsplit(url)
@@ -38,7 +38,7 @@ def parse_mirror(text: str) -> Mirror:
         raise UsageError(
             f"--channel-url {text!r}: must be https://HOST/CHANNEL, file:///FOLDER, an existing folder, or NAME=URL"
         )
-    return Mirror(url=url.rstrip("/"), channel=channel)
+    return Mirror(url="file://" if parts.path == "/" and parts.scheme == "file" else url.rstrip("/"), channel=channel)
 
 
 def mirrored(package: LockedPackage, mirrors: Sequence[Mirror]) -> str:

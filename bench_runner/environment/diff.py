@@ -32,7 +32,8 @@ _PATTERNS: Final[tuple[tuple[Group, re.Pattern[str]], ...]] = (
     (
         "CUDA",
         re.compile(
-            r"cuda.*|libcu[a-z]+.*|nvidia-.*|libnv.*|libnpp.*|nvtx.*|libmagma.*|magma.*|cudatoolkit|.*-cu1[0-9]"
+            r"cuda.*|(lib)?cu(blas|dart|dss|fft|file|pti|rand|solver|sparse|tensor|dla|obj).*|nvidia-.*|libnv.*|libnpp.*"
+            r"|nvtx.*|(lib)?magma.*|.*-cu1[0-9]"
         ),
     ),
     ("Python", re.compile(r"python|python[-_]abi|cpython|python-gil|numpy|cython")),
@@ -94,7 +95,12 @@ def compare_sides(left: Side, right: Side) -> EnvironmentDiff:
     notes: list[str] = []
     both = {p.name for p in left.packages} & {p.name for p in right.packages}
     found += (difference for difference in _facts(left.facts, right.facts) if difference.name not in both)
-    found += _packages(left, right, notes)
+    found += (
+        difference
+        for difference in _packages(left, right, notes)
+        # Python itself is no package of a venv, but both sides say its version.
+        if difference.name != "python" or difference.fields != ("presence",) or not _both_say_python(left, right)
+    )
     found += _libraries(left, right)
     if left.variables is not None and right.variables is not None:
         found += _variables(left.variables, right.variables)
@@ -103,6 +109,10 @@ def compare_sides(left: Side, right: Side) -> EnvironmentDiff:
         notes.append(f"environment variables: {side.label} knows none")
     found.sort(key=lambda d: (GROUPS.index(d.group), d.what, d.name))
     return EnvironmentDiff(left=left, right=right, differences=tuple(found), not_compared=tuple(notes))
+
+
+def _both_say_python(left: Side, right: Side) -> bool:
+    return "python" in left.facts and "python" in right.facts
 
 
 def group_of(name: str) -> Group:

@@ -90,5 +90,5 @@ def _unmet(name: str, spec: str, package: str, offered: str | None) -> str | Non
             return f"{package} needs {wanted}, which cannot be read: {' '.join(str(error).split())}"
     has = f"has {name} {offered}" if offered is not None else f"has no {name}"
     override = _OVERRIDES.get(name)
-    remedy = f"; {override}=VERSION in the environment builds it for another machine" if override else ""
+    remedy = f"; {override}=VERSION builds it for another machine" if override else ""
     return f"{package} needs {wanted}, this machine {has}{remedy}"

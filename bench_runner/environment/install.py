@@ -47,10 +47,9 @@ def create_environment(lock: Lock, prefix: Path, options: BuildOptions, progress
     _check_place(prefix)
     if prefixes.is_complete(prefix, lock.sha256):
         return False
-    unmet = unmet_requirements(packages, virtual_packages())
+    unmet = _unmet(lock, packages)
     if unmet:
-        more = f" (and {len(unmet) - 1} more)" if len(unmet) > 1 else ""
-        raise EnvironmentBuildError(f"{lock.path}: {unmet[0]}{more}")
+        raise EnvironmentBuildError(f"{lock.path}: {unmet}")
     cache = PackageCache(options.cache_dir.absolute())
     with _storage(prefix):
         prefix.mkdir(parents=True, exist_ok=True)
@@ -80,9 +79,9 @@ def locked_environment_available(root: Path) -> tuple[Path | None, str]:
         prefix = prefixes.locked_prefix(root, lock.sha256)
         if prefixes.is_complete(prefix, lock.sha256):
             return prefix, "is built"
-        unmet = unmet_requirements(packages, virtual_packages())
+        unmet = _unmet(lock, packages)
         if unmet:
-            return None, unmet[0]
+            return None, f"{lock.path.name}: {unmet}"
         options = BuildOptions()
         cache = PackageCache(options.cache_dir.absolute())
         missing = [package for package in packages if not cache.has(package)]
@@ -98,6 +97,18 @@ def locked_environment_available(root: Path) -> tuple[Path | None, str]:
         return prefix, f"can be built: {host_of(url)} answers"
     except BenchRunnerError as error:
         return None, str(error)
+
+
+def _unmet(lock: Lock, packages: Sequence[LockedPackage]) -> str | None:
+    """What the lock asks of the machine and it does not have, with a word on the lock that asks for less."""
+    unmet = unmet_requirements(packages, virtual_packages())
+    if not unmet:
+        return None
+    more = f" (and {len(unmet) - 1} more)" if len(unmet) > 1 else ""
+    lesser = lock.path.with_name(prefixes.CPU_LOCK_FILE_NAME)
+    takes = "__cuda" in unmet[0] and lesser != lock.path and lesser.exists()
+    hint = f"; without CUDA, take {lesser.name} (--lock, or {prefixes.LOCK_VARIABLE})" if takes else ""
+    return f"{unmet[0]}{more}{hint}"
 
 
 def locked_packages(lock: Lock) -> tuple[LockedPackage, ...]:

@@ -22,6 +22,7 @@ MARK_SCHEMA: Final = "bench-runner/prefix/1"
 DIRECTORY_START: Final = "conda-lock-"
 ENVIRONMENTS: Final = Path(".asv") / "env"
 LOCK_FILE_NAME: Final = "conda-lock.yml"
+CPU_LOCK_FILE_NAME: Final = "conda-lock-cpu.yml"
 LOCK_VARIABLE: Final = "BENCH_RUNNER_LOCK"
 _LARGEST_MARK_BYTES: Final = 1 << 16
 
