@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -11,8 +12,11 @@ import requests
 import urllib3
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
+from rich.progress import Progress as RichProgress
+from rich.progress import TextColumn
 
-from bench_runner.cli.progress import Lines, amount
+from bench_runner.cli.progress import Bars, Lines, amount
 from bench_runner.environment import prefix as prefixes
 from bench_runner.environment.cache import check_links, one_line
 from bench_runner.environment.channels import Mirror, local_path, mirrored, parse_mirror
@@ -216,6 +220,24 @@ def test_lines_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.splitlines() == ["fetch and unpack packages: 2.0 MB", "  1.0 of 2.0 MB", "a retry"]
+
+
+def test_bars_on_a_terminal() -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=100)
+    with RichProgress(TextColumn("{task.description} {task.fields[done]}"), console=console) as bars:
+        shown = Bars(bars)
+        shown.advance(1)
+        shown.stage("packages", 2_000_000, "bytes")
+        shown.advance(1_500_000)
+        bars.refresh()
+        shown.note("another build uses [it]")
+        shown.stage("link", 30, "packages")
+        shown.advance(30)
+    text = screen.getvalue()
+    assert "1.5 of 2.0 MB" in text
+    assert "another build uses [it]" in text
+    assert "link packages 30 of 30 packages" in text
 
 
 def test_prune_tells_old_unfinished_current_and_busy_apart(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ What has no mark was never finished and is not used.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def write_mark(prefix: Path, *, lock_sha256: str, platform: str, packages: int) 
         "packages": packages,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    os.sync()
+    _sync_file_system(prefix)
     temporary = prefix / f".{MARK_NAME}.{os.getpid()}"
     with temporary.open("w", encoding="utf-8") as stream:
         json.dump(mark, stream, indent=2)
@@ -72,6 +73,17 @@ def write_mark(prefix: Path, *, lock_sha256: str, platform: str, packages: int) 
         stream.flush()
         os.fsync(stream.fileno())
     temporary.replace(prefix / MARK_NAME)
+
+
+def _sync_file_system(folder: Path) -> None:
+    """Have all that was written to the folder's file system on disk (syncfs(2); all file systems where that lacks)."""
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        if syncfs is None or syncfs(descriptor) != 0:
+            os.sync()
+    finally:
+        os.close(descriptor)
 
 
 def read_mark(prefix: Path) -> PrefixMark | None:

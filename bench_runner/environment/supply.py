@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +94,8 @@ class Supply:
         return self._sessions.session
 
     def _advance(self, amount: int) -> None:
+        if self._stop.is_set():
+            raise CancelledError  # another package has failed, or Ctrl-C: no download goes on for its own sake
         with self._telling:
             self._progress.advance(amount)
 

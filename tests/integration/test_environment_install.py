@@ -301,6 +301,20 @@ def test_killed_while_downloading_then_built_again(channel: Channel, tmp_path: P
     assert (tmp_path / "p" / "share" / "big.bin").read_bytes() == BIG
 
 
+def test_interrupted_while_downloading_ends_at_once(channel: Channel, tmp_path: Path) -> None:
+    with serve_faulty(channel.path.parent, {"big": Fault(delay_seconds=0.3)}) as (url, _):
+        lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
+        command = [sys.executable, "-m", "bench_runner", "env", "create", str(tmp_path / "p"), "--lock", str(lock.path)]
+        command += ["--cache-dir", str(tmp_path / "cache")]
+        child = subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
+        _wait_until(lambda: any(p.stat().st_size > 0 for p in (tmp_path / "cache").glob("big*.part")))
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=20)
+    assert child.returncode == 130
+    assert "Traceback" not in said
+    assert not is_complete(tmp_path / "p", lock.sha256)
+
+
 def test_half_linked_prefix_and_cache_are_cleaned_and_built_again(channel: Channel, tmp_path: Path) -> None:
     """What a kill while linking and unpacking leaves behind."""
     lock = lock_of(channel, tmp_path)
