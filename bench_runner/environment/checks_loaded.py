@@ -182,6 +182,8 @@ def _broken_step(case: LoadedCase, check: str, step: Step, warned: list[str]) ->
     cause = known_cause(said)
     actual = f"the process {case.loaded.ended}" if broken_off else step.error or warned[0]
     lines = [*step.error.splitlines(), *warned, *case.loaded.output.splitlines()[-8:]]
+    if broken_off:
+        lines.insert(0, f"{case.loaded.python}: while trying {step.name}, the process {case.loaded.ended}")
     if cause is not None:
         lines += [
             f"{name}: installed {case.versions.get(name, 'not')}, locked {case.locked.get(name, 'not')}"
