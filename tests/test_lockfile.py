@@ -205,6 +205,7 @@ _TREES = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(tree=_TREES)
 def test_plain_yaml_reads_back_what_pyyaml_writes(tree: object) -> None:
     text = yaml.dump(tree, allow_unicode=True, Dumper=_NoAliases)
@@ -216,6 +217,7 @@ class _NoAliases(yaml.SafeDumper):
         return True
 
 
+@settings(deadline=None)
 @given(content=st.binary(max_size=200) | st.text(max_size=50).map(str.encode))
 def test_json_is_a_value_or_one_line(content: bytes) -> None:
     try:
