@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bench_runner.analysis.asv_results import from_asv
@@ -41,8 +41,11 @@ def compare_sides(
     *,
     threshold: float | None = None,
     metrics: Sequence[str] = (),
+    share: float = 1.0,
 ) -> Compared:
     """Compare two sides.  ``threshold`` is a fraction; without one it is 5 %, or 10 % between two machines.
+
+    Who looks several times while launches are added may spend the probability of error once: ``share`` of it here.
 
     Raises NothingToCompareError when the sides have no case in common.
     """
@@ -56,7 +59,9 @@ def compare_sides(
         notes.append("identical GPUs differ by up to 8 %: less than 10 % says something about these two machines alone")
     machines = [(r.machine.name, r.machine.fingerprint) for r in (*baseline.records, *candidate.records)]
     profiles, unfit, damaged = profiles_for(results, machines)
-    outcome = compare(left, right, Rule(threshold=threshold), noise=profiles)
+    usual = Rule(threshold=threshold)
+    rule = replace(usual, suite_level=usual.suite_level * share, same_level=usual.same_level * share)
+    outcome = compare(left, right, rule, noise=profiles)
     if outcome.sessions_uncounted:
         notes.append(
             "the launches of the two sides did not alternate, and no noise profile says how far sessions differ by "

@@ -67,6 +67,7 @@ def _judge(pairs: Sequence[Pair], evidence: Evidence, rule: Rule) -> list[Judgem
     for index, pair in enumerate(pairs):
         tested = bool(evidence.degrees[index] > 0)
         verdict = _verdict(int(codes[index]), pair)
+        unclear = tested and verdict == "inconclusive"
         judgements.append(
             Judgement(
                 verdict=verdict,
@@ -77,7 +78,8 @@ def _judge(pairs: Sequence[Pair], evidence: Evidence, rule: Rule) -> list[Judgem
                 spread=float(evidence.spread[index]) if tested else None,
                 degrees=float(evidence.degrees[index]) if tested else None,
                 smallest_visible=_change(float(visible[index])) if flaggable[index] else None,
-                launches_needed=_needed(pair, evidence, index, rule) if tested and verdict == "inconclusive" else None,
+                launches_needed=_needed(pair, evidence, index, rule, fixed=False) if unclear else None,
+                candidate_launches_needed=_needed(pair, evidence, index, rule, fixed=True) if unclear else None,
                 notes=_notes(pair, tested=tested, verdict=verdict, rule=rule),
             )
         )
@@ -110,7 +112,7 @@ def _verdict(code: int, pair: Pair) -> StatisticalVerdict:
     return "improvement" if (code == statistics.LARGER) == (pair.direction == "higher") else "regression"
 
 
-def _needed(pair: Pair, evidence: Evidence, index: int, rule: Rule) -> int:
+def _needed(pair: Pair, evidence: Evidence, index: int, rule: Rule, *, fixed: bool) -> int:
     today = evidence.baseline_launches[index] + evidence.candidate_launches[index] - 2
     spread = float(evidence.spread[index])
     sessions = None if pair.interleaved else statistics.session_shift(pair.noise)
@@ -121,6 +123,7 @@ def _needed(pair: Pair, evidence: Evidence, index: int, rule: Rule) -> int:
         metrics=evidence.difference.size,
         profile_degrees=float(evidence.spread_degrees[index] - today),
         between=between,
+        baseline_launches=len(pair.baseline) if fixed else None,
     )
 
 

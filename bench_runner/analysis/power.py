@@ -69,20 +69,28 @@ def smallest_visible(error: ArrayLike, degrees: ArrayLike, rule: Rule) -> Floats
 
 
 def launches_needed(
-    spread: float, rule: Rule, *, metrics: int = 1, profile_degrees: float = 0, between: float = 0.0
+    spread: float,
+    rule: Rule,
+    *,
+    metrics: int = 1,
+    profile_degrees: float = 0,
+    between: float = 0.0,
+    baseline_launches: int | None = None,
 ) -> int:
     """Launches a side to find the asked change with ``rule.power`` as the only one among ``metrics``.
 
-    ``spread`` is taken as true, ``between`` is the variance of the shift between the two sessions.  Returns
+    ``spread`` is taken as true, ``between`` is the variance of the shift between the two sessions.  Where the baseline
+    is what it is, ``baseline_launches`` says so, and the launches are those of the candidate.  Returns
     ``LARGEST_PLAN`` + 1 when no such number of launches is enough.
     """
     counts = np.arange(rule.least_launches, LARGEST_PLAN + 1)
-    error = np.sqrt(spread**2 * 2 / counts + between)
+    others = counts if baseline_launches is None else np.full_like(counts, baseline_launches)
+    error = np.sqrt(spread**2 * (1 / counts + 1 / others) + between)
     level = rule.suite_level / metrics
     low, high = 0, len(counts)
     while low < high:
         middle = (low + high) // 2
-        degrees = 2.0 * (counts[middle] - 1) + profile_degrees
+        degrees = float(counts[middle] + others[middle] - 2) + profile_degrees
         found = power(rule.asked, error[middle], degrees, level=level, least=rule.asked / 2, exact=True)
         low, high = (low, middle) if float(found) >= rule.power else (middle + 1, high)
     return int(counts[low]) if low < len(counts) else LARGEST_PLAN + 1

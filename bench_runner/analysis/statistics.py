@@ -105,8 +105,8 @@ class Judgement:
 
     ``ratio`` is candidate / baseline with its ``interval`` (that of ``Rule.same_level``, 90 % by default).
     ``smallest_visible`` is the change that would be found with probability ``Rule.power`` were this the only metric;
-    ``launches_needed`` a side, to find the asked change in this metric alone among all that were judged together; given
-    for ``inconclusive``.
+    ``launches_needed`` a side, to find the asked change in this metric alone among all that were judged together;
+    ``candidate_launches_needed`` the same with the baseline as it is.  Both are given for ``inconclusive``.
     ``None``: cannot be said, ``notes`` says why.
     """
 
@@ -119,6 +119,7 @@ class Judgement:
     degrees: float | None = None
     smallest_visible: float | None = None
     launches_needed: int | None = None
+    candidate_launches_needed: int | None = None
     notes: tuple[str, ...] = ()
 
 
