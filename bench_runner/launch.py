@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from bench_runner.errors import LaunchError
 from bench_runner.launch_cause import Ending, exit_of_only_rank, parse_exits
-from bench_runner.launch_process import Supervised, read_log_tails, require_free_port
+from bench_runner.launch_process import Supervised, read_log_tails, read_tail, require_free_port
 from bench_runner.launch_verdict import CaseResult, case_results, settled_results
 from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
 from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
@@ -234,6 +234,7 @@ def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[R
         exits=exits,
         agent_log=agent_log,
         rank_logs=rank_logs,
+        supervisor_log=read_tail(supervised.log_path),
     )
 
 

@@ -51,7 +51,7 @@ class Ending:
     """How the processes of a launch ended.
 
     ``supervised`` is the supervisor's result, None if it died; ``exits`` are those of ranks, the first seen in front,
-    and only what is known of them; ``agent_log`` and ``rank_logs`` are tails of output.
+    and only what is known of them; the logs are tails of output.
     """
 
     started: float
@@ -61,6 +61,7 @@ class Ending:
     exits: Sequence[Exit]
     agent_log: str
     rank_logs: Mapping[int, str]
+    supervisor_log: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +185,10 @@ def _of_ending(ranks: Sequence[RankProgress], case: int, ending: Ending) -> Caus
     """Nobody reported anything: what the agent's and the supervisor's ends tell."""
     supervised = ending.supervised
     if supervised is None:
-        reason = "the supervisor of the workers was killed"
-        return Cause(outcome="failed", failure="signal", reason=reason)
+        if not ending.supervisor_log.strip():
+            return Cause(outcome="failed", failure="signal", reason="the supervisor of the workers was killed")
+        reason = f"the supervisor of the workers failed: {last_line(ending.supervisor_log)}"
+        return Cause(outcome="failed", failure="exception", reason=reason, traceback=ending.supervisor_log.strip())
     if supervised.get("signal") is not None:
         reason = f"torchrun's agent was killed by {signal_name(supervised['signal'])}"
         return Cause(outcome="failed", failure="signal", reason=reason)

@@ -78,7 +78,7 @@ class Supervised:
             *command,
         ]
         self._environment = dict(environment)
-        self._log_path = directory / "supervisor.log"
+        self.log_path = directory / "supervisor.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._handle = -1
         self._ended = False
@@ -87,7 +87,7 @@ class Supervised:
         # An interrupt between the fork and the assignment would lose the process.
         previous = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
         try:
-            with self._log_path.open("wb") as log:
+            with self.log_path.open("wb") as log:
                 self._process = subprocess.Popen(
                     self._arguments,
                     env=self._environment,
@@ -145,7 +145,7 @@ class Supervised:
     def _read_result(self) -> dict[str, Any] | None:
         try:
             document = json.loads(self._result_path.read_bytes())
-        except (FileNotFoundError, ValueError):
+        except (OSError, ValueError):  # it was killed, or its log says why it could not write
             return None
         return document if isinstance(document, dict) else None
 
@@ -160,15 +160,16 @@ class Supervised:
 
 def read_log_tails(directory: Path, ranks: Iterable[int]) -> tuple[str, dict[int, str]]:
     """The ends of the agent's log and of each rank's standard error, as torchrun lays them out."""
-    agent = _tail(directory / "agent.log")
+    agent = read_tail(directory / "agent.log")
     logs: dict[int, str] = {}
     for local_rank, rank in enumerate(ranks):
         for path in sorted(directory.glob(f"logs/*/attempt_0/{local_rank}/stderr.log")):
-            logs[rank] = _tail(path)
+            logs[rank] = read_tail(path)
     return agent, logs
 
 
-def _tail(path: Path) -> str:
+def read_tail(path: Path) -> str:
+    """The end of a log that may be huge, or may not be there."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL_BYTES))

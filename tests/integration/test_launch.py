@@ -242,6 +242,17 @@ def test_nothing_is_left_when_the_caller_is_killed(tmp_path: Path) -> None:
     eventually(lambda: not processes_of_launch(launch_id))
 
 
+def test_nothing_is_left_when_caller_and_supervisor_are_killed_together(tmp_path: Path) -> None:
+    process, launch_id = start_launch(tmp_path, '[["all", "case-0", "hang"]]')
+    eventually(lambda: all(said(tmp_path / "launch", rank, "case") for rank in (0, 1)))
+    (supervisor,) = [one for one in processes_of_launch(launch_id) if one.parent == process.pid]
+    process.send_signal(signal.SIGSTOP)  # so that it cannot clean up between the two
+    os.kill(supervisor.pid, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    eventually(lambda: not processes_of_launch(launch_id))
+
+
 def test_the_workers_hold_no_pipe_of_the_caller(tmp_path: Path) -> None:
     process, launch_id = start_launch(tmp_path, HANGS)
     assert process.stdout is not None
@@ -311,3 +322,10 @@ def test_nothing_is_left_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     assert left(plan) == []
     assert (only.outcome, only.failure) == ("failed", "signal")
     assert only.reason == "the supervisor of the workers was killed"
+
+
+def test_a_supervisor_that_cannot_write_its_result_says_so(tmp_path: Path) -> None:
+    (tmp_path / "launch" / "supervisor.json").mkdir(parents=True)
+    first, second = carry_out(make_plan(tmp_path, [(1, "case-1", "quit_with_0")]))
+    assert first.outcome == "ok"
+    assert str(second.reason).startswith("the supervisor of the workers failed: IsADirectoryError")
