@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.info import LoadedLibrary
 from bench_runner.environment.lockfile import read_lock
 from bench_runner.environment.summary import (
@@ -17,13 +18,12 @@ from bench_runner.environment.summary import (
     describe,
     prefix_kind,
     relevant_variables,
-    this_platform,
     with_runtime,
 )
 from bench_runner.errors import UnreadableError
 from tests.conda_channel import SITE_PACKAGES, Channel, install_prefix, python_module, shared_object
 
-pytestmark = pytest.mark.skipif(this_platform() != "linux-64", reason="the channel of these tests is for linux-64")
+pytestmark = pytest.mark.skipif(host_platform() != "linux-64", reason="the channel of these tests is for linux-64")
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from bench_runner.environment import verify
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.lockfile import Lock, read_lock
-from bench_runner.environment.summary import this_platform
 from bench_runner.finding import Finding
 from tests.conda_channel import (
     PLACEHOLDER,
@@ -29,7 +29,7 @@ from tests.conda_channel import (
     shared_object,
 )
 
-pytestmark = pytest.mark.skipif(this_platform() != "linux-64", reason="the channel of these tests is for linux-64")
+pytestmark = pytest.mark.skipif(host_platform() != "linux-64", reason="the channel of these tests is for linux-64")
 CUDA = "cuda129_mkl_py312_h0_300"
 
 

@@ -11,11 +11,12 @@ from typing import Any, Final, Literal, get_args
 
 from bench_runner.environment.distributions import Distribution, normalize, read_distributions
 from bench_runner.environment.download import shown
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.installed import InstalledPackage, InstalledPrefix, read_installed
 from bench_runner.environment.lockfile import Lock
 from bench_runner.environment.prefix import read_mark
 from bench_runner.environment.reading import decode_text, load_json, read_bounded
-from bench_runner.environment.summary import Kind, prefix_kind, python_version, relevant_variables, this_platform
+from bench_runner.environment.summary import Kind, prefix_kind, python_version, relevant_variables
 from bench_runner.errors import UnreadableError
 
 EXPORT_SCHEMA: Final = "bench-runner/environment/1"
@@ -84,7 +85,7 @@ def export_prefix(prefix: Path, environ: Mapping[str, str] | None = None) -> Env
         kind=kind,
         prefix=str(prefix),
         python=python,
-        platform=this_platform(),
+        platform=host_platform(),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         packages=_sorted(packages),
         lock_sha256=mark.lock_sha256 if mark else None,

@@ -19,6 +19,7 @@ from bench_runner.environment.distributions import (
     normalize,
     site_packages_folders,
 )
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.info import EnvironmentInfo, LoadedLibrary, LockState
 from bench_runner.environment.installed import InstalledPackage, is_conda_prefix, read_installed
 from bench_runner.environment.lockfile import Lock, read_lock
@@ -56,7 +57,7 @@ def describe(prefix: Path | str, lock: Lock | Path | str | None) -> EnvironmentI
     installed = read_installed(prefix, with_files=False) if kind == "conda" else None
     conda = installed.packages if installed else ()
     state: LockState = "unknown"
-    if read is None or this_platform() not in read.platforms:
+    if read is None or host_platform() not in read.platforms:
         state = "no-lock"
     elif installed is None:
         state = "not-locked"
@@ -111,13 +112,6 @@ def prefix_kind(prefix: Path) -> Kind:
     return "venv" if (prefix / "pyvenv.cfg").is_file() else "system"
 
 
-def this_platform() -> str:
-    """conda's name of the platform: ``linux-64``, ``linux-aarch64``, ``osx-arm64``."""
-    machine = platform.machine().lower()
-    system = {"linux": "linux", "darwin": "osx", "win32": "win"}.get(sys.platform, sys.platform)
-    return f"{system}-{ {'x86_64': '64', 'amd64': '64', 'arm64': 'arm64'}.get(machine, machine) }"
-
-
 def relevant_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that change NCCL, CUDA, OpenMP, BLAS and torch; secrets and per-launch values are left out."""
     return {
@@ -160,14 +154,14 @@ def _read(lock: Lock | Path | str | None) -> Lock | None:
 
 def _matches(prefix: Path, conda: tuple[InstalledPackage, ...], distributions: list[Distribution], lock: Lock) -> bool:
     """The same packages, by name, version, build and, where both have one, hash; nothing from pip beside them."""
-    locked = {(p.name, p.version, p.build): p.sha256 for p in lock.conda_packages(this_platform())}
+    locked = {(p.name, p.version, p.build): p.sha256 for p in lock.conda_packages(host_platform())}
     present = {(p.name, p.version, p.build): p.sha256 for p in conda}
     if locked.keys() != present.keys() or len(present) != len(conda):
         return False
     if any(locked[key] and present[key] and locked[key] != present[key] for key in locked):
         return False
     owned = {(prefix / folder).resolve() for package in conda for folder in package.distributions}
-    wanted = {(normalize(p.name), p.version) for p in lock.pip_packages(this_platform())}
+    wanted = {(normalize(p.name), p.version) for p in lock.pip_packages(host_platform())}
     return all(
         d.name == OWN_DISTRIBUTION or (d.name, d.version) in wanted or d.info.resolve() in owned for d in distributions
     )

@@ -25,6 +25,7 @@ from bench_runner.environment.distributions import (
     site_packages_folders,
 )
 from bench_runner.environment.files import Mode, check_files, unowned_files
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.installed import InstalledPackage, InstalledPrefix, read_installed
 from bench_runner.environment.loaded import DEADLINE_SECONDS, probe_loaded
 from bench_runner.environment.lockcheck import lock_findings
@@ -32,7 +33,7 @@ from bench_runner.environment.lockfile import Lock
 from bench_runner.environment.lockspec import read_source
 from bench_runner.environment.remedies import create_beside
 from bench_runner.environment.shadows import read_surroundings
-from bench_runner.environment.summary import cuda_of, prefix_kind, this_platform
+from bench_runner.environment.summary import cuda_of, prefix_kind
 from bench_runner.errors import UnreadableError, UsageError
 from bench_runner.finding import Finding
 
@@ -174,7 +175,7 @@ def _lock(lock: Lock | None) -> list[Finding]:
                 remedy="repair the file, then lock anew: see docs/environment.md",
             )
         ]
-    return lock_findings(lock, source, this_platform())
+    return lock_findings(lock, source, host_platform())
 
 
 def _packages(gathered: _Gathered, lock: Lock | None) -> list[Finding]:
@@ -183,11 +184,11 @@ def _packages(gathered: _Gathered, lock: Lock | None) -> list[Finding]:
     prefix = gathered.prefix
     if gathered.installed is None:
         kind = prefix_kind(prefix)
-        findings += foreign_findings(prefix, kind, gathered.distributions, lock, this_platform())
+        findings += foreign_findings(prefix, kind, gathered.distributions, lock, host_platform())
         message = "files skipped: no conda records to check them against"
         findings.append(Finding(check="environment.files", status="skip", message=message))
-    elif lock is not None and this_platform() in lock.platforms:
-        findings += package_findings(gathered.installed, lock, this_platform())
+    elif lock is not None and host_platform() in lock.platforms:
+        findings += package_findings(gathered.installed, lock, host_platform())
     files = {str(prefix / file.path): p.name for p in gathered.packages for file in p.files}
     overlaid = {
         name: tuple(sorted({files[str(path)] for path in paths if str(path) in files}))
@@ -212,7 +213,7 @@ def _files(gathered: _Gathered, lock: Lock | None, mode: Mode) -> list[Finding]:
 
 
 def _locked_versions(lock: Lock | None) -> dict[str, str]:
-    packages = lock.conda_packages(this_platform()) if lock else ()
+    packages = lock.conda_packages(host_platform()) if lock else ()
     return {package.name: f"{package.version}={package.build}" for package in packages}
 
 

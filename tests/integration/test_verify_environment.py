@@ -19,14 +19,14 @@ import jsonschema
 import pytest
 
 from bench_runner.cli import main
+from bench_runner.environment.host import host_platform
 from bench_runner.environment.lockfile import Lock, read_lock
-from bench_runner.environment.summary import this_platform
 from bench_runner.environment.verify import verify_environment
 from bench_runner.finding import Finding
 from tests.conda_channel import SITE_PACKAGES, Channel, install_prefix, python_module
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = pytest.mark.skipif(this_platform() != "linux-64", reason="the channel of these tests is for linux-64")
+pytestmark = pytest.mark.skipif(host_platform() != "linux-64", reason="the channel of these tests is for linux-64")
 
 NUMPY = """
 class _Array(list):
