@@ -48,6 +48,7 @@ class CaseKey:
     global_batch: int | None = None
     data: str | None = None
     loader_workers: int | None = None
+    find_batch: bool | None = None
     parameters: tuple[str, ...] = ()
 
     @property
@@ -56,6 +57,7 @@ class CaseKey:
         parts = [self.strategy, self.devices, self.name, self.precision]
         parts.append(f"b{self.per_device_batch}" if self.per_device_batch is not None else None)
         parts.append(f"loader{self.loader_workers}" if self.data == "loader" else None)
+        parts.append("find" if self.find_batch else None)
         parts.append(f"{self.nodes}-nodes" if self.nodes is not None and self.nodes > 1 else None)
         parts.append(f"({', '.join(self.parameters)})" if self.parameters else None)
         return "/".join(str(part) for part in parts if part is not None)
@@ -124,6 +126,7 @@ def case_key(record: RunRecord) -> CaseKey:
             global_batch=spec.task.global_batch(spec.device_count),
             data=spec.task.data,
             loader_workers=spec.task.loader_workers,
+            find_batch=spec.task.find_batch,
             **common,
         )
     return CaseKey(kind="collective", name=spec.task.operation, **common)
