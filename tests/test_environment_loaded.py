@@ -19,7 +19,7 @@ from bench_runner.environment.loaded import LoadedEnvironment, Step, parse_steps
 from bench_runner.environment.maps import mapped_libraries
 from bench_runner.environment.shadows import read_surroundings
 from bench_runner.finding import Finding
-from bench_runner.report.findings import verify_text
+from bench_runner.report.verification import verify_text
 
 # Lines of a real /proc/self/maps, with the odd ones that proc(5) allows.
 MAPS = """\

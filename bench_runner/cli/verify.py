@@ -54,7 +54,7 @@ def verify(
     import sys
 
     from bench_runner.environment.lockcheck import STALE_CHECKS
-    from bench_runner.report.findings import verify_document, verify_text
+    from bench_runner.report.verification import verify_document, verify_text
 
     place = (prefix or Path(sys.prefix)).absolute()
     parts = list(dict.fromkeys(only or [Part.ENVIRONMENT, Part.MACHINE]))

@@ -1,0 +1,69 @@
+"""Findings of ``verify`` as text for people and as a document for machines: values in, strings out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from bench_runner.finding import Finding, Status, verdict
+
+VERIFY_SCHEMA: Final = "bench-runner/verify/1"
+_ORDER: Final[tuple[Status, ...]] = ("fail", "warn", "skip", "pass")
+_HEADINGS: Final[Mapping[Status, str]] = {"fail": "FAILED", "warn": "WARNINGS", "skip": "SKIPPED", "pass": "PASSED"}
+
+
+def verify_document(
+    groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, Any], seconds: Mapping[str, float]
+) -> dict[str, Any]:
+    """The document of ``docs/schemas/verify-1.json``; ``groups`` are findings by what was verified."""
+    every = [finding for findings in groups.values() for finding in findings]
+    return {
+        "schema": VERIFY_SCHEMA,
+        "verdict": verdict(every),
+        "subject": dict(subject),
+        "groups": {name: verdict(findings) for name, findings in groups.items()},
+        "findings": [{**asdict(finding), "evidence": list(finding.evidence)} for finding in every],
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+    }
+
+
+def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, Any], *, passes: bool = False) -> str:
+    """Worst first, with evidence and remedy; of the passed checks a count unless ``passes``; the verdict at the end."""
+    lines = [f"{name}: {_printable(value)}" for name, value in subject.items() if value is not None]
+    every = [finding for findings in groups.values() for finding in findings]
+    for status in _ORDER:
+        found = [finding for finding in every if finding.status == status]
+        if not found:
+            continue
+        lines += ["", f"{_HEADINGS[status]} ({len(found)})"]
+        if status == "pass" and not passes:
+            lines[-1] += ": " + ", ".join(f"{name} {_passed(findings)}" for name, findings in groups.items())
+            continue
+        for finding in found:
+            lines += _paragraph(finding)
+    by_group = ", ".join(f"{name} {verdict(findings)}" for name, findings in groups.items())
+    return "\n".join([*lines, "", f"verdict: {verdict(every)} ({by_group})"])
+
+
+def _passed(findings: Sequence[Finding]) -> str:
+    return f"{sum(finding.status == 'pass' for finding in findings)} of {len(findings)}"
+
+
+def _paragraph(finding: Finding) -> list[str]:
+    lines = [f"  {finding.check}: {_printable(finding.message)}"]
+    if finding.status in ("pass", "skip"):
+        return lines
+    if finding.expected is not None:
+        lines.append(f"      expected  {_printable(finding.expected)}")
+    if finding.actual is not None:
+        lines.append(f"      actual    {_printable(finding.actual)}")
+    lines += [f"      | {_printable(line)}" for line in finding.evidence]
+    if finding.remedy:
+        lines.append(f"      remedy    {finding.remedy}")
+    return lines
+
+
+def _printable(value: Any) -> str:
+    """Text from files and programs with its control characters shown: it goes to a terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(value))
