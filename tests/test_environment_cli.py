@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench_runner.cli import main
+from bench_runner.cli import build_app, main
 from bench_runner.environment import prefix as prefixes
+from bench_runner.environment.supply import CACHE_VARIABLE, CHANNEL_VARIABLE
 from tests.conda_channel import Channel
 
 ROOT = Path(__file__).parents[1]
@@ -120,3 +123,19 @@ def test_prune_removes_what_belongs_to_no_lock(
     assert main(["env", "prune", "--root", str(tmp_path)]) == 0
     assert "no locked environments" in capsys.readouterr().out
     assert lock.exists()
+
+
+def test_the_docs_name_commands_and_variables_that_exist() -> None:
+    text = (ROOT / "docs" / "building-environments.md").read_text()
+    group = next(g for g in build_app().registered_groups if g.name == "env")
+    assert group.typer_instance is not None
+    commands = {command.name: command.callback for command in group.typer_instance.registered_commands}
+    named = set(re.findall(r"bench-runner env (\w+)", text))
+    assert named == set(commands)
+    options = {
+        f"--{name.replace('_', '-')}" for c in commands.values() if c for name in inspect.signature(c).parameters
+    }
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)) <= options
+    assert set(re.findall(r"BENCH_RUNNER_\w+", text)) == {CACHE_VARIABLE, CHANNEL_VARIABLE, prefixes.LOCK_VARIABLE}
+    for target in re.findall(r"\]\((schemas/[^)]+)\)", text):
+        assert (ROOT / "docs" / target).exists()

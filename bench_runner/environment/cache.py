@@ -226,8 +226,6 @@ def _check_kinds(package: LockedPackage, folder: Path) -> None:
             mode = path.lstat().st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
                 raise _refused(package, f"{path.relative_to(folder)} is neither file, folder nor link")
-            if mode & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(mode):
-                raise _refused(package, f"{path.relative_to(folder)} would run with its owner's rights")
 
 
 def check_links(packages: Iterable[tuple[LockedPackage, Path]]) -> None:

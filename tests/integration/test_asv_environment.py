@@ -83,7 +83,7 @@ def tree(tmp_path: Path) -> Path:
 
 def asv(tree: Path, *arguments: str, code: int = 0) -> str:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("GIT_", "PYTHON", "XDG_", "BENCH_"))}
-    environment["HOME"] = str(tree.parent)
+    environment |= {"HOME": str(tree.parent), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
     done = subprocess.run(
         [sys.executable, "-m", "asv", *arguments],
         cwd=tree,
@@ -110,6 +110,7 @@ def test_asv_run_builds_the_locked_environment_and_measures_in_it(tree: Path, ch
     asv(tree, "run", "--quick", "--machine", "box")
 
 
+@pytest.mark.slow
 def test_a_changed_lock_is_another_folder_under_the_same_name(tree: Path, channel: Channel) -> None:
     lock = channel.write_lock(tree / "conda-lock.yml")
     asv(tree, "run", "--quick", "--machine", "box")
@@ -120,6 +121,7 @@ def test_a_changed_lock_is_another_folder_under_the_same_name(tree: Path, channe
     assert len(names) == 1
 
 
+@pytest.mark.slow
 def test_a_half_built_environment_is_built_anew(tree: Path, channel: Channel) -> None:
     channel.write_lock(tree / "conda-lock.yml")
     asv(tree, "run", "--quick", "--machine", "box")

@@ -100,6 +100,7 @@ def test_unknown_commit_in_a_tarball_is_one_clear_line(tree: Path) -> None:
     assert "without git a range names HEAD" in asv(tree, "publish", "abcd1234..HEAD", code=1)
 
 
+@pytest.mark.slow
 def test_clone_is_stored_under_the_git_commit(tree: Path) -> None:
     (tree / ".gitignore").write_text("/.asv/\n__pycache__/\n")
     git(tree, "init", "-q", "-b", "trunk")
@@ -110,6 +111,7 @@ def test_clone_is_stored_under_the_git_commit(tree: Path) -> None:
     assert published(tree)["revision_to_hash"]
 
 
+@pytest.mark.slow
 def test_shallow_and_detached_clones_keep_older_results_in_publish(tree: Path, tmp_path: Path) -> None:
     (tree / ".gitignore").write_text("/.asv/\n__pycache__/\n")
     git(tree, "init", "-q", "-b", "trunk")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import multiprocessing
 import os
@@ -11,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from pathlib import Path
 
@@ -29,6 +32,7 @@ from tests.conda_channel import (
     PLACEHOLDER,
     PLATFORM,
     SITE_PACKAGES,
+    BuiltPackage,
     Channel,
     Executable,
     Link,
@@ -59,6 +63,13 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     made.add("script", files={"bin/where": WithPrefix(f"#!/bin/sh\necho {PLACEHOLDER}\n".encode(), executable=True)})
     made.add("big", files={"share/big.bin": BIG})
     return made
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loopback is asked directly, whatever proxy this machine has."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
 def lock_of(channel: Channel, folder: Path, url: str | None = None) -> Lock:
@@ -183,6 +194,14 @@ def test_a_download_that_is_always_cut_off_names_the_host(channel: Channel, tmp_
     assert len([1 for method, name, _ in log if method == "GET" and name.startswith("big")]) == QUICK.attempts
 
 
+def test_a_server_that_falls_silent_is_given_up(channel: Channel, tmp_path: Path) -> None:
+    hasty = Patience(attempts=2, first_wait_seconds=0.01, longest_wait_seconds=0.02, quiet_seconds=0.3)
+    with serve_faulty(channel.path.parent, {"libx": Fault(delay_seconds=3.0)}) as (url, _):
+        lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
+        host = url.removeprefix("http://")
+        refused(lock, tmp_path / "p", options(tmp_path, patience=hasty), f"{host} cannot be reached", "timed out")
+
+
 def test_a_busy_server_is_asked_again(channel: Channel, tmp_path: Path) -> None:
     with serve_faulty(channel.path.parent, {"libx": Fault(status=503, times=2)}) as (url, _):
         lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
@@ -201,8 +220,6 @@ def test_unreachable_channel_names_the_host_and_what_to_do(channel: Channel, tmp
     lock = lock_of(channel, tmp_path, "http://user:secret@127.0.0.1:9/conda-forge")
     text = refused(lock, tmp_path / "p", options(tmp_path), "127.0.0.1:9 cannot be reached (Connection refused)")
     assert "secret" not in text
-    lock = lock_of(channel, tmp_path, "https://conda.example.invalid/conda-forge")
-    refused(lock, tmp_path / "p", options(tmp_path), "conda.example.invalid cannot be reached")
 
 
 def test_offline_builds_from_the_cache_alone(channel: Channel, tmp_path: Path) -> None:
@@ -276,7 +293,7 @@ def _build_and_wait(lock_path: str, prefix: str, cache: str) -> None:
     )
 
 
-def _wait_until(condition: object, seconds: float = 60) -> None:
+def _wait_until(condition: object, seconds: float = 200) -> None:
     end = time.monotonic() + seconds
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end, "not in time"
@@ -309,7 +326,7 @@ def test_interrupted_while_downloading_ends_at_once(channel: Channel, tmp_path: 
         child = subprocess.Popen(command, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
         _wait_until(lambda: any(p.stat().st_size > 0 for p in (tmp_path / "cache").glob("big*.part")))
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=20)
+        _, said = child.communicate(timeout=120)
     assert child.returncode == 130
     assert "Traceback" not in said
     assert not is_complete(tmp_path / "p", lock.sha256)
@@ -341,7 +358,7 @@ def test_two_builds_of_one_prefix_at_once(channel: Channel, tmp_path: Path) -> N
         for child in children:
             child.start()
         for child in children:
-            child.join(120)
+            child.join(200)
         assert [child.exitcode for child in children] == [0, 0]
     assert len([1 for method, name, _ in log if method == "GET" and name.startswith("big")]) == 1
     assert is_complete(tmp_path / "p", lock.sha256)
@@ -441,6 +458,28 @@ def test_entry_points_stay_in_bin(tmp_path: Path, point: str) -> None:
     evil = Channel(tmp_path / "conda-forge")
     evil.add("evil", noarch="python", files=python_module("evil", "1.0"), entry_points=[point])
     refused(lock_of(evil, tmp_path), tmp_path / "p", options(tmp_path), "refused", "entry point")
+
+
+def test_old_archives_and_packages_without_files(tmp_path: Path) -> None:
+    """``.tar.bz2`` without paths.json, as conda-forge's oldest packages are, and a package that only has depends."""
+    made = Channel(tmp_path / "conda-forge")
+    made.add("meta", files={}, noarch="generic")
+    old = made.path / PLATFORM / "old-1.0-0.tar.bz2"
+    index = {"name": "old", "version": "1.0", "build": "0", "build_number": 0, "depends": [], "subdir": PLATFORM}
+    with tarfile.open(old, "w:bz2") as archive:
+        members = {"info/index.json": json.dumps(index), "info/files": "share/old.txt\n", "share/old.txt": "old\n"}
+        for name, text in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    content = old.read_bytes()
+    made.packages["old"] = BuiltPackage(
+        path=old, index=index, md5=hashlib.md5(content).hexdigest(), sha256=hashlib.sha256(content).hexdigest()
+    )
+    with serve(made.path.parent) as url:
+        create_environment(lock_of(made, tmp_path, f"{url}/conda-forge"), tmp_path / "p", options(tmp_path))
+    assert (tmp_path / "p" / "share" / "old.txt").read_text() == "old\n"
+    assert {p.name for p in read_installed(tmp_path / "p").packages} == {"meta", "old"}
 
 
 def test_link_scripts_are_not_run(tmp_path: Path) -> None:
