@@ -140,7 +140,7 @@ def test_a_pip_entry_is_kept_apart(tmp_path: Path) -> None:
         (b"name: tool", b"name: ../tool", "not the name of a package"),
         (b"name: tool", b'name: "to\\u001bol"', "control characters"),
         (b"package:\n", b"packages:\n", "package: must be a list"),
-        (b"python: '>=3.10'", b"python: [1]", "dependencies.python: must be text"),
+        (b"python: '>=3.10'", b"python: [1]", "must be text"),
         (b"category: main", b"category: main\n  name: twice", "stands twice"),
         (b"category: main", b"category: &a main", "anchors and aliases are not read"),
         (b"category: main", b"category: !!python/name:os.system main", "tag"),

@@ -249,7 +249,7 @@ def _hashes(value: YamlValue | None, where: str) -> tuple[str | None, str | None
 
 def _dependency(name: str, spec: YamlValue, where: str) -> str:
     if not isinstance(spec, str):
-        raise _LockFault(f"{where}: dependencies.{name}: must be text")
+        raise _LockFault(f"{where}: dependencies.{name[:80]!r}: must be text")
     return f"{name} {spec}".strip() if spec not in _NULL else name
 
 

@@ -97,7 +97,7 @@ class _YamlBuilder:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
             raise ValueError(f"line {line}: anchors and aliases are not read")
         if getattr(event, "tag", None) is not None:
-            raise ValueError(f"line {line}: the tag {event.tag} is not read")
+            raise ValueError(f"line {line}: the tag {event.tag!r} is not read")
         if isinstance(event, yaml.ScalarEvent):
             self._place(event.value, line)
         elif isinstance(event, yaml.MappingStartEvent):
