@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from bench_runner.analysis.comparison import Comparison, SideValue, Verdict
+from bench_runner.analysis.comparison import Comparison, Verdict
 from bench_runner.analysis.power import LARGEST_PLAN
 from bench_runner.comparing import Compared
 from bench_runner.report import formats
@@ -133,8 +133,8 @@ def _comparison_lines(comparison: Comparison) -> list[str]:
     label = comparison.metric if comparison.bytes is None else f"{comparison.metric} {formats.size(comparison.bytes)}"
     cells = (
         label,
-        _amount(comparison.baseline, comparison.unit),
-        _amount(comparison.candidate, comparison.unit),
+        amount(comparison.baseline.value, comparison.unit),
+        amount(comparison.candidate.value, comparison.unit),
         "-" if told.ratio is None else _percent(told.ratio - 1),
         "-" if told.interval is None else f"{_percent(told.interval[0] - 1)} {_percent(told.interval[1] - 1)}",
         "-" if told.smallest_visible is None else f"{100 * told.smallest_visible:.3g}",
@@ -162,16 +162,17 @@ def _percent(change: float) -> str:
     return f"{100 * change:+.3g}" if abs(change) < 10 else f"{100 * change:+.0f}"
 
 
-def _amount(side: SideValue, unit: str | None) -> str:
-    if side.value is None:
+def amount(value: float | None, unit: str | None) -> str:
+    """A value with its unit where it has one; the units are ours and asv's names for them."""
+    if value is None:
         return "-"
     if unit in ("s", "seconds"):
-        return formats.seconds(side.value)
+        return formats.seconds(value)
     if unit in ("B", "bytes"):
-        return formats.size(side.value)
+        return formats.size(value)
     if unit in ("B/s", "bytes/s"):
-        return formats.rate(side.value)
-    return formats.number(side.value)
+        return formats.rate(value)
+    return formats.number(value)
 
 
 def _wrapped(text: str, indent: str = "    ") -> list[str]:
