@@ -122,10 +122,11 @@ def command(plan: LaunchPlan, directory: Path) -> list[str]:
     if plan.nodes == 1:
         agent = "bench_runner.worker.agent"
         rendezvous = ["--rdzv-backend=loopback", f"--rdzv-endpoint={LOOPBACK}:{plan.port or 0}"]
-        rendezvous += [f"--local-addr={LOOPBACK}"]
+        rendezvous += [f"--local-addr={LOOPBACK}", f"--rdzv-id={plan.launch_id}"]
     else:
         agent = "torch.distributed.run"
         rendezvous = [f"--node-rank={plan.node_rank}", "--rdzv-backend=static", f"--rdzv-endpoint={plan.rendezvous}"]
+        rendezvous += ["--rdzv-id=bench-runner"]  # the same on all nodes, which know no other's launch
     return [
         plan.python,
         "-m",
@@ -133,7 +134,6 @@ def command(plan: LaunchPlan, directory: Path) -> list[str]:
         f"--nnodes={plan.nodes}",
         f"--nproc-per-node={plan.local_world_size}",
         *rendezvous,
-        f"--rdzv-id={plan.launch_id}",
         "--max-restarts=0",
         f"--monitor-interval={MONITOR_SECONDS}",
         f"--log-dir={directory / 'logs'}",

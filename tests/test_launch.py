@@ -46,13 +46,14 @@ def test_the_command_of_one_node() -> None:
 def test_the_command_of_the_second_of_two_nodes() -> None:
     two = plan(spec(device_count=8, nodes=2), node_rank=1, rendezvous="node-a:29400")
     words = command(two, Path("/runs/1"))
-    assert words[2:8] == [
+    assert words[2:9] == [
         "torch.distributed.run",
         "--nnodes=2",
         "--nproc-per-node=4",
         "--node-rank=1",
         "--rdzv-backend=static",
         "--rdzv-endpoint=node-a:29400",
+        "--rdzv-id=bench-runner",
     ]
     assert "--local-addr=127.0.0.1" not in words
     assert two.ranks == range(4, 8)

@@ -94,3 +94,27 @@ def test_the_rendezvous_listens_on_the_loopback_alone(tmp_path: Path) -> None:
         }
         assert future.result(timeout=60)[0].outcome == "timeout"
     assert listening == {("127.0.0.1", port)}
+
+
+@needs_torch
+@pytest.mark.slow
+def test_two_nodes_meet_at_the_rendezvous(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    task = Training(workload="mlp", batch=8, steps=3, warmup_steps=1, phase_steps=1)
+    spec = RunSpec(strategy="ddp", device_kind="cpu", device_count=2, nodes=2, task=task)
+    plans = [
+        LaunchPlan(
+            specs=(spec,),
+            python=sys.executable,
+            directory=tmp_path / str(node),
+            node_rank=node,
+            rendezvous=f"127.0.0.1:{port}",
+        )
+        for node in (0, 1)
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        ((first,), (second,)) = pool.map(run, plans)
+    assert (first.outcome, first.reason, second.outcome, second.reason) == ("ok", None, "ok", None)
+    assert [(s["rank"], s["node"], s["local_rank"]) for s in (*first.ranks, *second.ranks)] == [(0, 0, 0), (1, 1, 0)]
+    assert not any(left(plan) for plan in plans)
