@@ -176,7 +176,7 @@ def test_a_cpu_build_comes_before_everything_else(prefix: Path, lock: Lock) -> N
     first = next(f for f in _judge(prefix, lock).values() if f.status == "fail")
     assert first.check == "environment.packages.cpu-build"
     assert (first.expected, first.actual) == (f"pytorch 2.10.0 {CUDA}", "pytorch 2.10.0 cpu_mkl_py312_h0_100")
-    assert first.remedy == f"bench-runner env create {prefix}-new --lock {lock.path}"
+    assert first.remedy == f"bench-runner env create {prefix}-new --lock {lock.path} --validate-cache"
 
 
 def _rewrite(path: Path, content: bytes) -> None:

@@ -7,9 +7,13 @@ from pathlib import Path
 
 
 def create_beside(prefix: Path, lock: Path, suffix: str = "new") -> str:
-    """Build the locked environment anew, beside the one that was judged, so that nothing is lost."""
+    """Build the locked environment anew, beside the one that was judged, so that nothing is lost.
+
+    With the package cache validated: a prefix's files are hard links into it, so what was edited in place in the one
+    is edited in the other.
+    """
     new = prefix.with_name(f"{prefix.name}-{suffix}")
-    return f"bench-runner env create {shlex.quote(str(new))} --lock {shlex.quote(str(lock))}"
+    return f"bench-runner env create {shlex.quote(str(new))} --lock {shlex.quote(str(lock))} --validate-cache"
 
 
 def pip_uninstall(python: Path, names: list[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,8 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Channel:
     channel = Channel(tmp_path_factory.mktemp("trial") / "conda-forge")
     channel.add_interpreter()
     channel.add("numpy", "2.5.2", "py312_0", files=python_module("numpy", "2.5.2", NUMPY, noarch=False))
-    channel.add("pytorch", "2.10.0", "cuda129_0", files=python_module("torch", "2.10.0", noarch=False))
+    torch = python_module("torch", "2.10.0", noarch=False)
+    channel.add("pytorch", "2.10.0", "cuda129_0", depends=["__cuda"], files=torch)
     channel.add("mkl", "2024.1.0", "h0_0", files={"lib/libmkl_core.so.2": b"\x7fELF"})
     return channel
 
@@ -247,6 +249,39 @@ def test_exit_codes_and_documents(
     assert (code, out, err.count("\n")) == (2, "", 1)
 
 
+def test_what_env_create_builds_passes_and_the_remedy_repairs_it(
+    channel: Channel, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Created, verified, damaged in place (and so, by the hard link, in the package cache), repaired by the remedy."""
+    monkeypatch.setenv("BENCH_RUNNER_CHANNEL_URL", channel.path.as_uri())
+    monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "12.9")
+    monkeypatch.setenv("BENCH_RUNNER_CACHE_DIR", str(tmp_path / "packages"))
+    prefix = tmp_path / "built"
+    assert main(["env", "create", str(prefix), "--lock", str(lock.path)]) == 0
+    capsys.readouterr()
+
+    def wrong(place: Path) -> set[str]:
+        _, document = _json(capsys, "--prefix", place, "--lock", lock.path)
+        bad = [f for f in document["findings"] if f["status"] in ("warn", "fail")]
+        return {f["check"] for f in bad if not f["check"].startswith("environment.loaded.")}
+
+    assert wrong(prefix) == set()
+    damaged = prefix / SITE_PACKAGES / "numpy" / "__init__.py"
+    assert damaged.stat().st_nlink > 1
+    with damaged.open("r+b") as file:
+        file.write(b"#")
+    _, document = _json(capsys, "--prefix", prefix, "--lock", lock.path)
+    (altered,) = [
+        f for f in document["findings"] if f["check"] == "environment.files.altered" and f["status"] == "fail"
+    ]
+    program, *arguments = shlex.split(altered["remedy"])
+    assert program == "bench-runner"
+    assert main(arguments) == 0
+    capsys.readouterr()
+    assert wrong(prefix.with_name("built-new")) == set()
+    assert wrong(prefix) == {"environment.files.altered"}
+
+
 def test_text_says_the_worst_first_and_what_was_skipped(
     prefix: Path, lock: Lock, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -254,7 +289,7 @@ def test_text_says_the_worst_first_and_what_was_skipped(
     _, out, _ = _run(capsys, "--prefix", prefix, "--lock", lock.path, "--quick")
     assert out.index("FAILED") < out.index("SKIPPED") < out.index("PASSED") < out.index("verdict: fail")
     assert "lib/libmkl_core.so.2 (mkl): a file, found nothing there" in out
-    assert f"remedy    bench-runner env create {prefix}-new --lock {lock.path}" in out
+    assert f"remedy    bench-runner env create {prefix}-new --lock {lock.path} --validate-cache" in out
 
 
 def test_the_running_environment_with_its_real_torch(capsys: pytest.CaptureFixture[str]) -> None:
