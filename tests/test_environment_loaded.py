@@ -151,6 +151,12 @@ def test_wrong_values_fail() -> None:
     assert _findings(kernel=step)["kernel"].status == "fail"
 
 
+def test_an_undefined_symbol_comes_with_the_library_that_was_loaded() -> None:
+    step = Step(name="torch", state="failed", error="ImportError: libtorch_cuda.so: undefined symbol: ncclCommShrink")
+    finding = _findings(("/usr/lib/libnccl.so.2.18.5", "/opt/env/lib/libtorch_cpu.so"), torch=step)["torch"]
+    assert "loaded: /usr/lib/libnccl.so.2.18.5" in finding.evidence
+
+
 def test_without_torch_only_its_import_fails() -> None:
     missing = "ModuleNotFoundError: No module named 'torch'"
     findings = _findings(

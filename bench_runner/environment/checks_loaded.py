@@ -21,6 +21,9 @@ SYSTEM_LIBRARY: Final = re.compile(
 )
 """The C library and the driver's own: always the machine's, never the environment's."""
 
+_FAMILY: Final = re.compile(
+    r"nccl|cudnn|cublas|cusparse|cusolver|nvjitlink|nvrtc|cudart|mkl|stdc\+\+|gomp|torchvision", re.IGNORECASE
+)
 OPENMP_LIBRARY: Final = re.compile(r"lib(gomp|omp|iomp5)([-.]\S*)?\.so\S*")
 
 
@@ -190,8 +193,15 @@ def _broken_step(case: LoadedCase, check: str, step: Step, warned: list[str]) ->
             for name in cause.packages
             if name in case.versions or name in case.locked
         ]
+        lines += _named_libraries(said, case.loaded.libraries)
     message = f"{step.name}: " + (cause.explanation if cause else f"failed: {actual.splitlines()[0][:200]}")
     return _fault(case, check, message, "a step that passes", actual[:500], tuple(dict.fromkeys(lines)))
+
+
+def _named_libraries(said: str, libraries: tuple[str, ...]) -> list[str]:
+    """Which of the libraries that an error is about were loaded, by path."""
+    families = {word.lower() for word in _FAMILY.findall(said)}
+    return [f"loaded: {path}" for path in libraries if any(family in _name(path).lower() for family in families)]
 
 
 def _strangers(case: LoadedCase) -> tuple[list[str], list[str]]:

@@ -22,9 +22,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from bench_runner.environment.checks_packages import package_findings
 from bench_runner.environment.files import check_files
 from bench_runner.environment.hashing import usable_cores
-from bench_runner.environment.installed import read_installed
+from bench_runner.environment.installed import InstalledPackage, InstalledPrefix, read_installed
 from bench_runner.environment.lockfile import read_lock
 from bench_runner.environment.summary import describe
 
@@ -85,12 +86,28 @@ def xargs_sha256sum(prefix: Path) -> None:
 
 
 def judge_lock() -> None:
-    """Read the lock and judge a prefix's packages against it."""
-    from bench_runner.environment.checks_packages import package_findings
-    from bench_runner.environment.installed import InstalledPrefix
-
+    """Read the lock and judge a prefix that holds all of its packages."""
     lock = read_lock(ROOT / "conda-lock.yml")
-    package_findings(InstalledPrefix(prefix=Path("/nowhere"), packages=(), unreadable=()), lock, "linux-64")
+    packages = tuple(
+        InstalledPackage(
+            name=package.name,
+            version=package.version,
+            build=package.build,
+            channel=package.channel,
+            subdir=package.subdir,
+            url=package.url,
+            file_name=package.file_name,
+            md5=package.md5,
+            sha256=package.sha256,
+            depends=package.depends,
+            files=(),
+            distributions=(),
+            record=Path(package.file_name),
+        )
+        for package in lock.packages
+    )
+    findings = package_findings(InstalledPrefix(prefix=Path("/x"), packages=packages, unreadable=()), lock, "linux-64")
+    assert {finding.status for finding in findings} == {"pass"}
 
 
 def measure(prefix: Path, composition: str, rounds: int) -> None:
