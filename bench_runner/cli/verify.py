@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def verify(
     prefix: Annotated[
-        Path | None, typer.Option(help="The environment's folder.  Default: the one that runs this command.")
+        Path | None, typer.Option(help="The environment's folder.  Default: the one that the workers run in.")
     ] = None,
     lock: Annotated[
         Path | None,
@@ -44,19 +44,19 @@ def verify(
     passed: Annotated[bool, typer.Option("--passed", help="List the passed checks too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
-    """Verify the environment against the lock, the machine, and the links between its devices.
+    """Verify the environment against the lock, and the machine.
+
+    --only links measures the links between the devices, which starts worker processes and takes a minute.
 
     Exit codes: 0 nothing failed (warnings included), 1 something failed, 2 the lock cannot be read or does not belong
     to its environment.yml.
 
     Example: bench-runner verify --only environment --prefix /opt/bench --quick
     """
-    import sys
-
     from bench_runner.environment.lockcheck import STALE_CHECKS
     from bench_runner.report.verification import verify_document, verify_text
 
-    place = (prefix or Path(sys.prefix)).absolute()
+    place, python = _place(prefix)
     parts = list(dict.fromkeys(only or [Part.ENVIRONMENT, Part.MACHINE]))
     groups: dict[str, list[Finding]] = {}
     seconds: dict[str, float] = {}
@@ -64,13 +64,12 @@ def verify(
     if Part.ENVIRONMENT in parts:
         read = _lock_for(place, lock)
         subject |= {"lock": str(read.path) if read else None, "mode": "quick" if quick else "full"}
-        verification = _environment(place, read, quick=quick)
+        verification = _environment(place, python, read, quick=quick)
         groups["environment"] = list(verification.findings)
         seconds |= verification.seconds
-    python = _python(place)
     for part in (Part.MACHINE, Part.LINKS):
         if part in parts:
-            groups[part.value], seconds[part.value] = _timed(part, python)
+            groups[part.value], seconds[part.value] = _timed(part, str(python))
     if as_json:
         output.emit_json(verify_document(groups, subject, seconds))
     else:
@@ -97,15 +96,28 @@ def _lock_for(prefix: Path, named: Path | None) -> Lock | None:
     return read_lock(DEFAULT_LOCK) if DEFAULT_LOCK.exists() else None
 
 
-def _environment(prefix: Path, lock: Lock | None, *, quick: bool) -> Verification:
+def _environment(prefix: Path, python: Path, lock: Lock | None, *, quick: bool) -> Verification:
     from bench_runner.environment.verify import verify_environment
 
-    return verify_environment(prefix, lock, "quick" if quick else "full")
+    return verify_environment(prefix, lock, "quick" if quick else "full", python=python)
 
 
-def _python(prefix: Path) -> str:
-    """The prefix's own Python, to ask torch about the machine."""
-    return str(prefix / "bin" / "python")
+def _place(prefix: Path | None) -> tuple[Path, Path]:
+    """The prefix to judge and its Python; by default the environment of the workers, else of this command."""
+    import sys
+
+    from bench_runner.errors import LaunchError
+    from bench_runner.interpreter import find_worker_python
+
+    if prefix is None:
+        try:
+            python = Path(find_worker_python().path).absolute()
+        except LaunchError:
+            python = Path(sys.prefix) / "bin" / "python"  # no Python has torch: the trial run of this one says so
+        return python.parent.parent, python
+    place = prefix.absolute()
+    named = (place / "bin" / name for name in ("python", "python3"))
+    return place, next((path for path in named if path.exists()), place / "bin" / "python")
 
 
 def _timed(part: Part, python: str) -> tuple[list[Finding], float]:
