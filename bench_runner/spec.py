@@ -111,7 +111,12 @@ class Collective:
 
     def __post_init__(self) -> None:
         _require_choice("operation", self.operation, OPERATIONS)
-        _require(bool(self.message_bytes), "message_bytes", self.message_bytes, "must name at least one size")
+        _require(
+            isinstance(self.message_bytes, tuple) and bool(self.message_bytes),
+            "message_bytes",
+            self.message_bytes,
+            "must name at least one size",
+        )
         for size in self.message_bytes:
             _require_count("message_bytes", size, 4)
             _require(size % 4 == 0, "message_bytes", size, "must be a multiple of 4, the size of a float32")
@@ -181,13 +186,17 @@ class RunSpec:
     def from_json(document: dict[str, Any]) -> RunSpec:
         """The inverse of ``to_json``; raises SpecError with the field's name for anything else."""
         fields = dict(document)
-        task = dict(fields.pop("task", {}))
+        task = fields.pop("task", None)
+        if not isinstance(task, dict):
+            raise SpecError("task", task, "must be an object with a kind")
+        task = dict(task)
         kind = task.pop("kind", None)
         if kind not in ("training", "collective"):
             raise SpecError("task.kind", kind, "must be training or collective")
         try:
             if kind == "collective":
-                task["message_bytes"] = tuple(task.get("message_bytes", ()))
+                sizes = task.get("message_bytes", ())
+                task["message_bytes"] = tuple(sizes) if isinstance(sizes, list | tuple) else sizes
                 return RunSpec(task=Collective(**task), **fields)
             return RunSpec(task=Training(**task), **fields)
         except TypeError as error:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, Literal
 
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,28 +24,36 @@ from bench_runner.worker.group import Group
 from bench_runner.worker.memory import proc_bytes
 from bench_runner.worker.training import Trainer
 
-TRIAL_SECONDS_AT_MOST = 20.0
+TRIAL_SECONDS_AT_MOST: Final = 5.0
 """A batch whose step takes longer than this is not doubled again."""
 
 
-def largest_that_fits(fits: Callable[[int], bool], first: int, limit: int) -> tuple[int, int | None]:
-    """The largest batch ≤ ``limit`` for which ``fits`` holds and the smallest tried one for which it does not.
+Trial = Literal["fits", "fails", "slow"]
+"""``slow``: it fits, but so large a step takes too long to go on."""
 
-    ``fits`` must be monotonic.  (0, 1) if not even one sample fits; (limit, None) if nothing failed.
+
+def largest_that_fits(attempt: Callable[[int], Trial], first: int, limit: int) -> tuple[int, int | None]:
+    """The largest batch ≤ ``limit`` that fits, and the smallest tried one that does not.
+
+    Fitting must be monotonic.  (0, 1) if not even one sample fits; (n, None) if nothing failed up to n, the limit or
+    the first batch that was slow.
     """
     good, bad = 0, None
     batch = min(first, limit)
     while bad is None and good < limit:
-        if fits(batch):
-            good, batch = batch, min(batch * 2, limit)
-        else:
+        outcome = attempt(batch)
+        if outcome == "fails":
             bad = batch
+        elif outcome == "slow":
+            return batch, None
+        else:
+            good, batch = batch, min(batch * 2, limit)
     while bad is not None and bad - good > max(1, good // 64):
         middle = (good + bad) // 2
-        if fits(middle):
-            good = middle
-        else:
+        if attempt(middle) == "fails":
             bad = middle
+        else:
+            good = middle
     return good, bad
 
 
@@ -72,13 +80,15 @@ def measure(spec: RunSpec, task: Training, device: Device, group: Group, options
     trainer.step()
     devices_in_process = spec.device_count if spec.strategy == "data_parallel" else 1
 
-    def fits(batch: int) -> bool:
+    def attempt(batch: int) -> Trial:
         begin = time.perf_counter()
         fitted = _trial(trainer, batch * devices_in_process)
-        slow = time.perf_counter() - begin > TRIAL_SECONDS_AT_MOST
-        return group.agree_min(0.0 if slow or not fitted else 1.0) == 1.0
+        quick = time.perf_counter() - begin < TRIAL_SECONDS_AT_MOST
+        if group.agree_min(1.0 if fitted else 0.0) == 0.0:
+            return "fails"
+        return "fits" if group.agree_min(1.0 if quick else 0.0) == 1.0 else "slow"
 
-    good, bad = largest_that_fits(fits, task.per_device_batch(spec.device_count), limit)
+    good, bad = largest_that_fits(attempt, task.per_device_batch(spec.device_count), limit)
     if device.is_cpu:
         hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))

@@ -1,0 +1,85 @@
+"""What is measured on which machine, and the reason for what is not."""
+
+from pathlib import Path
+
+import pytest
+
+from bench_runner.capacity import Capacity
+from bench_runner.plan import counts_to_run, plan, skip_reason
+from bench_runner.profile import Profile, TrainingCase, load
+from bench_runner.spec import Collective, Training
+
+
+def cpu(count: int) -> Capacity:
+    return Capacity(kind="cpu", count=count, reason="test")
+
+
+def cuda(count: int) -> Capacity:
+    return Capacity(kind="cuda", count=count, reason="test")
+
+
+def profile_of(*trainings: Training) -> Profile:
+    return Profile(name="p", source=Path("p.toml"), training=tuple(TrainingCase(training=t) for t in trainings))
+
+
+@pytest.mark.parametrize(
+    ("capacity", "asked", "counts"),
+    [
+        (cpu(2), None, (1, 2)),
+        (cpu(1), None, (1,)),
+        (cuda(8), None, (1, 2, 4, 8)),
+        (cuda(6), None, (1, 2, 4, 6)),
+        (cpu(24), None, (1, 2, 4, 8, 16, 24)),
+        (cuda(8), (3, "all", 8), (3, 8)),
+    ],
+)
+def test_device_counts_are_1_2_4_and_all(capacity, asked, counts):
+    assert counts_to_run(asked, capacity) == counts
+
+
+@pytest.mark.parametrize(
+    ("strategy", "count", "capacity", "asked", "reason"),
+    [
+        ("single", 1, cpu(2), None, None),
+        ("single", 2, cpu(2), None, "single-device training uses one device"),
+        ("data_parallel", 1, cpu(2), None, "DataParallel needs a CUDA device"),
+        ("data_parallel", 2, cuda(2), None, None),
+        ("ddp", 4, cuda(2), None, "needs 4 devices; this machine has 2 cuda devices"),
+        ("ddp", 4, cuda(2), (4,), "needs 4 devices; this machine has 2 cuda devices"),
+        ("ddp", 4, cpu(2), None, "needs 4 devices; this machine has 2 cores to use"),
+        ("ddp", 4, cpu(2), (4,), None),  # more ranks than cores, asked for by number
+    ],
+)
+def test_skips_have_a_reason(strategy, count, capacity, asked, reason):
+    assert skip_reason(strategy, count, capacity, asked) == reason
+
+
+def test_collectives_belong_to_ddp_and_need_two_ranks():
+    quick = load("quick")
+    assert not any(isinstance(case.spec.task, Collective) for case in plan(quick, "single", 1, cpu(2)))
+    by_label = {case.label: case for case in plan(quick, "ddp", 1, cpu(2))}
+    assert by_label["all_reduce"].skip == "a collective needs at least two ranks"
+    assert {case.label: case.skip for case in plan(quick, "ddp", 2, cpu(2))}["all_reduce"] is None
+
+
+def test_message_sizes_go_further_on_an_accelerator():
+    def largest(capacity: Capacity) -> int:
+        task = {case.label: case for case in plan(load("quick"), "ddp", 2, capacity)}["all_reduce"].spec.task
+        assert isinstance(task, Collective)
+        return max(task.message_bytes)
+
+    assert (largest(cpu(2)), largest(cuda(2))) == (64 << 20, 1 << 30)
+
+
+def test_cases_for_other_devices_and_precisions_are_skipped():
+    skips = {case.label: case.skip for case in plan(load("full"), "ddp", 2, cpu(2))}
+    assert skips["transformer-124m/bf16/b8"] == "the profile measures it on cuda and xpu only"
+    profile = profile_of(Training(workload="mlp", batch=8, precision="fp16"))
+    assert plan(profile, "single", 1, cpu(1))[0].skip == "fp16 training needs an accelerator"
+
+
+def test_a_global_batch_that_cannot_be_divided_is_a_skip_and_no_crash():
+    profile = profile_of(Training(workload="mlp", batch=8, scaling="strong"))
+    (case,) = plan(profile, "ddp", 3, cuda(3))
+    assert case.skip == "batch 8: a global batch (strong scaling) must be divisible by the 3 devices"
+    assert case.label == "mlp/fp32/g8"
