@@ -19,7 +19,7 @@ from asv.console import log
 from bench_runner.cli.progress import progress_for
 from bench_runner.environment.install import create_environment, locked_packages
 from bench_runner.environment.lockfile import Lock, read_lock
-from bench_runner.environment.prefix import is_complete, lock_path, locked_directory
+from bench_runner.environment.prefix import discard, is_complete, lock_path, locked_directory
 from bench_runner.environment.supply import BuildOptions
 from bench_runner.errors import BenchRunnerError
 
@@ -86,13 +86,24 @@ class CondaLockEnvironment(environment.Environment):  # type: ignore[misc]
         self._is_setup = True
 
     def _setup(self) -> None:
-        log.info(f"Creating {self.name} from {self._lock.path.name} in {os.path.relpath(self._path)}")
-        log.flush()
+        if not self.check_presence():
+            log.info(f"Creating {self.name} from {self._lock.path.name} in {os.path.relpath(self._path)}")
+            log.flush()
         try:
+            if self.check_presence() and not self._python_runs():
+                log.warning(f"{self._path}: its Python does not run; built anew")
+                discard(Path(self._path))
             with progress_for() as progress:
                 create_environment(self._lock, Path(self._path), BuildOptions(), progress)
         except BenchRunnerError as error:
             raise util.UserError(f"{error}; -E existing measures in the environment at hand") from error
+
+    def _python_runs(self) -> bool:
+        try:
+            self.run_executable("python", ["-c", "pass"], display_error=False)
+        except (util.ProcessError, OSError):
+            return False
+        return True
 
     def install_project(self, conf: Any, repo: Any, commit_hash: str | None) -> None:  # noqa: ARG002
         """Nothing is installed; asv only remembers which commit is measured."""

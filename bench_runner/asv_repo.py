@@ -26,6 +26,7 @@ from bench_runner.snapshot import TreeState, git_commit, source_files, stored_co
 BRANCH: Final = "HEAD"
 _CURRENT_NAMES: Final = frozenset({"HEAD", "snapshot", ""})
 _HASH: Final = re.compile(r"[0-9a-f]{4,64}")
+_FULL_HASH: Final = re.compile(r"\b[0-9a-f]{40,64}\b")
 
 
 def _results_directory() -> Path:
@@ -48,6 +49,14 @@ class _HeadGit(Git):  # type: ignore[misc]
     def get_branch_name(self, branch: str | None = None) -> str:
         return BRANCH if branch is None else branch
 
+    def knows(self, commit: str) -> bool:
+        """Whether the commit is in this clone."""
+        try:
+            self._run_git(["cat-file", "-e", f"{commit}^{{commit}}"], display_error=False, dots=False)
+        except util.ProcessError:
+            return False
+        return True
+
     def get_revisions(self, commits: set[str]) -> dict[str, int]:
         """As asv's, which overlooks the commit of a detached HEAD."""
         order = self._run_git(["rev-list", "--all", "HEAD", "--date-order", "--reverse"], dots=False).split()
@@ -65,7 +74,7 @@ class SnapshotRepo(Repo):  # type: ignore[misc]
         self._root = Path(self._path)
         if not self._root.is_dir():
             raise util.UserError(f"repo = {url!r}: no such folder; dvcs snapshot needs the path of the source tree")
-        self._git: Git | None = None
+        self._git: _HeadGit | None = None
         if git_commit(self._root) is not None:
             self._git = _HeadGit(url, mirror_path)
         elif (self._root / ".git").exists():
@@ -110,9 +119,10 @@ class SnapshotRepo(Repo):  # type: ignore[misc]
         A shallow clone's history begins where the others end, so they mostly come first.
         """
         ordered = list(own)
+        dates = {**self._git_dates, **self._dates} if self._dates else {}
         for stranger in self._by_date():
             date = self._dates[stranger]
-            place = next((i for i, c in enumerate(ordered) if self.get_date(c) > date), len(ordered))
+            place = next((i for i, c in enumerate(ordered) if dates[c] > date), len(ordered))
             ordered.insert(place, stranger)
         return ordered
 
@@ -149,15 +159,15 @@ class SnapshotRepo(Repo):  # type: ignore[misc]
     def get_name_from_hash(self, commit: str) -> str | None:
         if self._git is None:
             return "snapshot" if commit == self._tree.commit else None
-        return None if commit in self._dates else self._git.get_name_from_hash(commit)
+        name = self._git.get_name_from_hash(commit)
+        return None if name is None else str(name)
 
     def get_date(self, hash: str) -> int:
-        for known in (self._dates, self._git_dates):
-            if hash in known:
-                return known[hash]
-        if self._git is None:
-            raise util.UserError(f"commit {hash}: neither this tree nor one that has results, and there is no git")
-        return int(self._git.get_date(hash))
+        if self._git is not None and self._git.knows(hash):
+            return int(self._git.get_date(hash))
+        if hash in self._dates:
+            return self._dates[hash]
+        raise util.UserError(f"commit {hash}: neither in this tree's history nor one that has results")
 
     def get_date_from_name(self, name: str) -> int:
         return self.get_date(self.get_hash_from_name(name))
@@ -170,7 +180,7 @@ class SnapshotRepo(Repo):  # type: ignore[misc]
 
     def get_hashes_from_range(self, range: str) -> list[str]:
         """Newest first.  Of what git does not know: a name, ``name^!``, ``a..b`` or ``--all``."""
-        if self._git is not None and not any(commit in range for commit in self._dates):
+        if self._git is not None and all(self._git.knows(commit) for commit in _FULL_HASH.findall(range)):
             return list(self._git.get_hashes_from_range(range))
         order = self._timeline()
         if range == "--all":

@@ -143,10 +143,14 @@ def test_the_innermost_cause_is_told() -> None:
 
 def test_marks_name_lock_and_place(tmp_path: Path) -> None:
     assert not prefixes.is_complete(tmp_path, "a" * 64)
-    prefixes.write_mark(tmp_path, lock_sha256="a" * 64, platform="linux-64", packages=3)
+    (tmp_path / "conda-meta").mkdir()
+    (tmp_path / "conda-meta" / "a-1-0.json").write_text("{}")
+    prefixes.write_mark(tmp_path, lock_sha256="a" * 64, platform="linux-64", packages=1)
     assert prefixes.is_complete(tmp_path, "a" * 64)
     assert not prefixes.is_complete(tmp_path, "b" * 64)
     assert prefixes.is_ours(tmp_path)
+    (tmp_path / "conda-meta" / "a-1-0.json").unlink()
+    assert not prefixes.is_complete(tmp_path, "a" * 64)
 
 
 @given(

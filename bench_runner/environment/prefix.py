@@ -101,9 +101,17 @@ def read_mark(prefix: Path) -> PrefixMark | None:
 
 
 def is_complete(prefix: Path, lock_sha256: str) -> bool:
-    """Whether ``prefix`` was built to the end, from the lock with this hash, and stands where it was built."""
+    """Whether ``prefix`` was built to the end, from the lock with this hash, stands where it was built and still has
+    a record of each package; whether files were changed since is ``verify``'s question."""
     mark = read_mark(prefix)
-    return mark is not None and mark.lock_sha256 == lock_sha256 and mark.prefix == str(prefix.absolute())
+    if mark is None or mark.lock_sha256 != lock_sha256 or mark.prefix != str(prefix.absolute()):
+        return False
+    return sum(1 for _ in (prefix / "conda-meta").glob("*.json")) >= mark.packages
+
+
+def discard(prefix: Path) -> None:
+    """Take the mark away: whoever needs the prefix next builds it anew."""
+    (prefix / MARK_NAME).unlink(missing_ok=True)
 
 
 def is_ours(prefix: Path) -> bool:

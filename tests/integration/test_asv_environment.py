@@ -122,12 +122,12 @@ def test_a_changed_lock_is_another_folder_under_the_same_name(tree: Path, channe
 
 
 @pytest.mark.slow
-def test_a_half_built_environment_is_built_anew(tree: Path, channel: Channel) -> None:
+@pytest.mark.parametrize("damage", ["mark", "python"])
+def test_a_half_built_or_broken_environment_is_built_anew(tree: Path, channel: Channel, damage: str) -> None:
     channel.write_lock(tree / "conda-lock.yml")
     asv(tree, "run", "--quick", "--machine", "box")
     (prefix,) = built_prefixes(tree / ".asv" / "env")
-    (prefix / MARK_NAME).unlink()
-    (prefix / "bin" / "python").unlink()
+    (prefix / (MARK_NAME if damage == "mark" else "bin/python")).unlink()
     asv(tree, "run", "--quick", "--machine", "box")
     assert read_mark(prefix) is not None
     assert (prefix / "bin" / "python").exists()

@@ -21,7 +21,7 @@ import pytest
 
 from bench_runner.environment.cache import PackageCache
 from bench_runner.environment.channels import Mirror
-from bench_runner.environment.download import Patience
+from bench_runner.environment.download import CHUNK_BYTES, Patience
 from bench_runner.environment.install import create_environment, locked_environment_available
 from bench_runner.environment.installed import read_installed
 from bench_runner.environment.lockfile import Lock, read_lock
@@ -300,22 +300,55 @@ def _wait_until(condition: object, seconds: float = 200) -> None:
         time.sleep(0.02)
 
 
+class _Killer:
+    """Progress that kills its own process when a stage has advanced by an amount (any, if None)."""
+
+    def __init__(self, stage: str, amount: int | None) -> None:
+        self._awaited, self._amount, self._stage = stage, amount, ""
+
+    def stage(self, name: str, total: int, unit: str) -> None:
+        self._stage = name
+
+    def advance(self, amount: int) -> None:
+        if self._stage == self._awaited and amount == (self._amount or amount):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
+def _build_and_die(lock_path: str, prefix: str, cache: str, stage: str, amount: int | None) -> None:
+    chosen = BuildOptions(cache_dir=Path(cache), mirrors=(), patience=QUICK)
+    create_environment(read_lock(lock_path), Path(prefix), chosen, _Killer(stage, amount))
+
+
+def _killed(lock: Lock, folder: Path, stage: str, amount: int | None = None) -> None:
+    """Build in a child process that is killed in the middle of a stage."""
+    arguments = (str(lock.path), str(folder / "p"), str(folder / "cache"), stage, amount)
+    child = multiprocessing.get_context("spawn").Process(target=_build_and_die, args=arguments)
+    child.start()
+    child.join(200)
+    assert child.exitcode == -signal.SIGKILL
+    assert not is_complete(folder / "p", lock.sha256)
+
+
 def test_killed_while_downloading_then_built_again(channel: Channel, tmp_path: Path) -> None:
-    fault = Fault(delay_seconds=0.1, times=1)
-    with serve_faulty(channel.path.parent, {"big": fault}) as (url, log):
+    with serve_faulty(channel.path.parent, {}) as (url, log):
         lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
-        arguments = (str(lock.path), str(tmp_path / "p"), str(tmp_path / "cache"))
-        child = multiprocessing.get_context("spawn").Process(target=_build_and_wait, args=arguments)
-        child.start()
-        _wait_until(lambda: any(p.stat().st_size > 0 for p in (tmp_path / "cache").glob("big*.part")))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        assert not is_complete(tmp_path / "p", lock.sha256)
+        _killed(lock, tmp_path, "packages", CHUNK_BYTES)
         assert create_environment(lock, tmp_path / "p", options(tmp_path))
     asked = [ranged for method, name, ranged in log if method == "GET" and name.startswith("big")]
-    assert re.fullmatch(r"bytes=[1-9]\d*-", asked[-1]), "what had been downloaded is kept"
+    assert len(asked) == 2
+    assert re.fullmatch(r"bytes=[1-9]\d*-", asked[1]), "what had been downloaded is kept"
     assert (tmp_path / "p" / "share" / "big.bin").read_bytes() == BIG
+
+
+def test_killed_while_linking_then_built_again(channel: Channel, tmp_path: Path) -> None:
+    lock = lock_of(channel, tmp_path)
+    _killed(lock, tmp_path, "link")
+    assert list((tmp_path / "p" / "conda-meta").iterdir()), "something was linked already"
+    assert create_environment(lock, tmp_path / "p", options(tmp_path, offline=True))
+    assert {p.name for p in read_installed(tmp_path / "p").packages} == {p.name for p in lock.packages}
 
 
 def test_interrupted_while_downloading_ends_at_once(channel: Channel, tmp_path: Path) -> None:
