@@ -65,7 +65,7 @@ def test_healthy_loader_has_no_finding() -> None:
 def test_uneven_counts_name_the_batch_at_which_it_would_hang() -> None:
     findings = judge_loader(probe([list(range(12))], [[12, 13, 14, 15]]))
     (finding,) = [f for f in findings if f.check == "doctor.loader.uneven-batches"]
-    assert "hang in batch 2 of epoch 1: rank 0 would wait there for rank 1, which has only 1" in finding.message
+    assert "hang in batch 2 of epoch 1: rank 0 would wait there for rank 1, with only 1" in finding.message
     assert finding.actual == "rank 0: 3, rank 1: 1"
 
 

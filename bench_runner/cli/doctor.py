@@ -113,10 +113,42 @@ def checkpoint(
     return _finish("checkpoint", judge_checkpoint(probe), as_json, {"content": probe.content, "model": probe.model})
 
 
+def watch(
+    command: Annotated[list[str] | None, typer.Argument(help="The job's command, after `--`.")] = None,
+    pid: Annotated[int | None, typer.Option(min=1, help="Watch a job that runs: the PID of its launcher.")] = None,
+    quiet: Annotated[float, typer.Option(min=1, help="Seconds without progress after which it is a hang.")] = 60,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Seconds after which the watch ends anyhow.")] = 7 * 86400,
+    output: Annotated[Path | None, typer.Option(help="File for the job's output (default: a temporary one).")] = None,
+    stacks: Annotated[str, typer.Option(help="How stacks are read: auto, py-spy or faulthandler.")] = "auto",
+    kill: Annotated[bool, typer.Option("--kill", help="End the job if it hangs, or when the watch is over.")] = False,
+    as_json: _Json = False,
+) -> int:
+    """Watch a training job until it ends or hangs, and say why.
+
+    Its output goes to standard error. A job that hangs is left as it is, unless --kill is given.
+
+    Example: bench-runner doctor watch --quiet 120 -- torchrun --nproc-per-node 4 train.py
+    """
+    from bench_runner.cli import output as printer
+    from bench_runner.doctor.watching import WatchPlan, require_method, watch_and_judge
+
+    plan = WatchPlan(
+        command=tuple(command or ()),
+        pid=pid,
+        quiet_seconds=quiet,
+        max_seconds=max_seconds,
+        output=output,
+        method=require_method(stacks),
+        kill=kill,
+    )
+    findings, details = watch_and_judge(plan, printer.note)
+    return _finish("watch", findings, as_json, details)
+
+
 def _worker_python() -> str:
     from bench_runner.interpreter import find_worker_python
 
     return find_worker_python().path
 
 
-_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader, "checkpoint": checkpoint}
+_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader, "checkpoint": checkpoint, "watch": watch}

@@ -47,6 +47,11 @@ def rank_list(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ordered) != 1 else ''} {shown}"
 
 
+def ranks_do(ranks: Sequence[int], singular: str, plural: str) -> str:
+    """``rank 1 waits`` or ``ranks 0, 1 wait``."""
+    return f"{rank_list(ranks)} {singular if len(ranks) == 1 else plural}"
+
+
 def diagnose(
     views: Sequence[RankView],
     sources: Mapping[str, str],
@@ -81,7 +86,11 @@ def _loader(views: Sequence[RankView], _sources: Mapping[str, str], _world: int 
     if not stuck:
         return None
     workers = tuple(f"rank {view.rank}'s loader worker: {line}" for view in stuck for line in view.worker_lines)
-    return "loader-stuck", f"{rank_list([v.rank for v in stuck])} waits for its data loader, the others for it", workers
+    return (
+        "loader-stuck",
+        f"{ranks_do([v.rank for v in stuck], 'waits', 'wait')} for a data loader, the others for that",
+        workers,
+    )
 
 
 def _missing(views: Sequence[RankView], _sources: Mapping[str, str], world_size: int | None) -> _Found | None:
@@ -94,7 +103,7 @@ def _missing(views: Sequence[RankView], _sources: Mapping[str, str], world_size:
     who = (
         f"{rank_list(absent)} did not come" if absent else "the world size is larger than the number of ranks that came"
     )
-    return "rank-missing", f"{rank_list(starting)} waits in the start of the process group; {who}", ()
+    return "rank-missing", f"{ranks_do(starting, 'waits', 'wait')} in the start of the process group; {who}", ()
 
 
 def _guarded(views: Sequence[RankView], sources: Mapping[str, str], _world: int | None) -> _Found | None:
@@ -117,8 +126,8 @@ def _straggler(views: Sequence[RankView], _sources: Mapping[str, str], _world: i
     if not elsewhere or not _communicating(views):
         return None
     _view, wait = elsewhere[0]
-    ranks = rank_list([v.rank for v, _ in elsewhere])
-    return "straggler", f"{ranks} is busy with something else ({wait}), and the others wait for it", ()
+    ranks = ranks_do([v.rank for v, _ in elsewhere], "is", "are")
+    return "straggler", f"{ranks} busy with something else ({wait}), and the others wait for that", ()
 
 
 def _left(views: Sequence[RankView], _sources: Mapping[str, str], _world: int | None) -> _Found | None:
@@ -139,8 +148,8 @@ def _apart(views: Sequence[RankView], sources: Mapping[str, str], _world: int | 
     if behind:
         ahead = [view.rank for view, _ in communicating if view.rank not in behind]
         message = (
-            f"{rank_list(behind)} still waits in a step of a loop that {rank_list(ahead)} has left: fewer steps there, "
-            "in this loop or in one before it"
+            f"{ranks_do(behind, 'still waits', 'still wait')} in a step of a loop that {ranks_do(ahead, 'has', 'have')}"
+            " left: fewer steps there, in this loop or in one before it"
         )
         return "uneven-batches", message, ()
     return "collective-mismatch", "the ranks wait in different collectives", ()

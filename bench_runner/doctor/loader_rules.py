@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench_runner.doctor.desync import rank_list
+from bench_runner.doctor.desync import rank_list, ranks_do
 from bench_runner.doctor.faults import FAULTS
 from bench_runner.finding import Finding, Status
 
@@ -143,9 +143,11 @@ def _counts(probe: LoaderProbe) -> list[Finding]:
     without = [view.rank for view in probe.views if any(epoch.batches == 0 for epoch in view.epochs)]
     if without:
         with_some = [view.rank for view in probe.views if view.rank not in without]
-        then = f"; {rank_list(with_some)} would wait for it in the first batch" if with_some else ""
+        then = f"; {rank_list(with_some)} would wait in the first batch" if with_some else ""
         remedy = "give every rank samples: fewer ranks, a smaller batch, or no drop_last for so small a data set"
-        return [_finding("no-samples", "fail", f"{rank_list(without)} gets no sample at all{then}", remedy=remedy)]
+        return [
+            _finding("no-samples", "fail", f"{ranks_do(without, 'gets', 'get')} no sample at all{then}", remedy=remedy)
+        ]
     for epoch in range(min(len(view.epochs) for view in probe.views)):
         counts = {view.rank: view.epochs[epoch].batches for view in probe.views}
         if len(set(counts.values())) > 1:
@@ -163,7 +165,7 @@ def _uneven(probe: LoaderProbe, epoch: int, counts: dict[int, int]) -> Finding:
         "uneven-batches",
         "fail",
         f"the training would hang in batch {fewest + 1} of epoch {epoch + 1}: {rank_list(waiting)} would wait there for"
-        f" {rank_list(short)}, which has only {fewest}",
+        f" {rank_list(short)}, with only {fewest}",
         expected=f"{most} batches on every rank" if probe.max_batches == 0 else "as many batches on every rank",
         actual=", ".join(f"rank {rank}: {count}" for rank, count in sorted(counts.items())[:16]),
         remedy=FAULTS["uneven-batches"].remedy,
@@ -302,7 +304,7 @@ def _workers_share(probe: LoaderProbe) -> list[Finding]:
         _finding(
             "duplicated",
             "warn",
-            f"{rank_list(ranks)} sees samples several times an epoch",
+            f"{ranks_do(ranks, 'sees', 'see')} samples several times an epoch",
             evidence=evidence,
             remedy=remedy,
         )

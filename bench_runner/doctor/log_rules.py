@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from bench_runner.doctor.desync import RankView, diagnose, rank_list
+from bench_runner.doctor.desync import RankView, diagnose, rank_list, ranks_do
 from bench_runner.doctor.faults import fault_finding
 from bench_runner.doctor.logs import LoggedError, LogSummary, Match, NcclTimeout
 from bench_runner.doctor.stacks import wait_of
@@ -122,7 +122,8 @@ def _watchdog(summary: LogSummary, probe: str, world_size: int | None) -> list[F
     if len(sequences) > 1:
         behind = [timeout.rank for timeout in timeouts if timeout.sequence == min(sequences)]
         message = (
-            f"the ranks are apart: {rank_list(behind)} is behind, at collective {min(sequences)} of {max(sequences)}"
+            f"the ranks are apart: {ranks_do(behind, 'is', 'are')} behind, at collective {min(sequences)} of"
+            f" {max(sequences)}"
         )
         return [fault_finding(probe, "uneven-batches", message, evidence=evidence)]
     if len(calls) > 1:
