@@ -67,7 +67,7 @@ def _section(records: Sequence[RunRecord]) -> Section:
     newest = max(records, key=lambda record: record.started_at)
     return Section(
         machine=newest.machine.name,
-        lines=(machine_line(newest.machine), environment_line(newest.environment), _run_line(records)),
+        lines=(machine_line(newest.machine), environment_line(newest.environment), run_line(records)),
         tables=(
             *training_tables(training_cases(records)),
             *(collective_table(*name, curve) for name, curve in collective_curves(records).items()),
@@ -95,7 +95,7 @@ def environment_line(environment: EnvironmentInfo) -> str:
     return f"Environment: {LOCK_SENTENCES[environment.lock_state]} ({environment.kind}); {', '.join(parts)}"
 
 
-def _run_line(records: Sequence[RunRecord]) -> str:
+def run_line(records: Sequence[RunRecord]) -> str:
     sessions = len({record.session_id for record in records})
     first, last = min(r.started_at for r in records), max(r.started_at for r in records)
     commits = sorted({record.commit[:12] for record in records if record.commit})
