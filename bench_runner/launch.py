@@ -151,7 +151,8 @@ def environment(base: Mapping[str, str], plan: LaunchPlan, cores: int) -> dict[s
     """
     kept = {k: v for k, v in base.items() if k not in _FOREIGN and not k.startswith(_FOREIGN_PREFIXES)}
     on_cpu = plan.specs[0].device_kind == "cpu"
-    threads = plan.options.get("threads") or (1 if on_cpu else max(1, cores // plan.local_world_size))
+    usual = plan.options.get("cores_per_device", 1) if on_cpu else max(1, cores // plan.local_world_size)
+    threads = plan.options.get("threads") or usual
     paths = [str(PACKAGE_ROOT), *(path for path in kept.get("PYTHONPATH", "").split(os.pathsep) if path)]
     return {
         **kept,

@@ -17,12 +17,12 @@ from types import TracebackType
 from typing import Any, Final
 
 from bench_runner.errors import LaunchError
-from bench_runner.processes import descendants, processes_of_launch, rank_processes, send_signal
+from bench_runner.processes import descendants, open_handle, processes_of_launch, rank_processes, send_signal
 from bench_runner.supervisor import DONE, GIVE_UP_SECONDS, INTERRUPTS
 
 TAIL_BYTES: Final = 1 << 16
-STACKS_SECONDS: Final = 0.3
-"""Time for hanging workers to write their stacks before they are ended."""
+STACKS_SECONDS: Final = 2.0
+"""The longest that hanging workers are given to write their stacks before they are ended."""
 
 
 def require_free_port(port: int) -> None:
@@ -67,7 +67,7 @@ class Supervised:
         self._result_path = directory / "supervisor.json"
         self._arguments = [
             sys.executable,
-            "-S",
+            "-SP",  # neither site-packages nor the working directory: quick, and nothing of the user's in the way
             "-m",
             "bench_runner.supervisor",
             *("--parent", str(os.getpid())),
@@ -80,7 +80,7 @@ class Supervised:
         self._environment = dict(environment)
         self.log_path = directory / "supervisor.log"
         self._process: subprocess.Popen[bytes] | None = None
-        self._handle = -1
+        self._handle: int | None = None
         self._ended = False
 
     def __enter__(self) -> Supervised:
@@ -96,7 +96,7 @@ class Supervised:
                     stderr=log,
                     start_new_session=True,
                 )
-            self._handle = os.pidfd_open(self._process.pid)
+            self._handle = open_handle(self._process.pid)
         except OSError as error:
             raise LaunchError(f"the supervisor could not be started: {error.strerror or error}") from error
         finally:
@@ -105,15 +105,26 @@ class Supervised:
 
     def wait(self, seconds: float) -> bool:
         """Sleep until the supervisor ends, at most ``seconds``; True when it has ended."""
-        return bool(select.select([self._handle], [], [], seconds)[0])
+        assert self._process is not None
+        if self._handle is not None:
+            return bool(select.select([self._handle], [], [], seconds)[0])
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def dump_stacks(self, *, has_agent: bool) -> None:
         """Ask every worker for the stacks of its threads, which it writes to its log (faulthandler on SIGUSR1)."""
         assert self._process is not None
         workers = rank_processes(self._launch_id).values() if has_agent else descendants(self._process.pid)[:1]
-        for process in workers:
-            send_signal(process, signal.SIGUSR1)
-        time.sleep(STACKS_SECONDS)
+        sizes = {worker.pid: _log_bytes(worker.pid) for worker in workers}
+        for worker in workers:
+            send_signal(worker, signal.SIGUSR1)
+        ends = time.monotonic() + STACKS_SECONDS
+        while any(_log_bytes(pid) == size for pid, size in sizes.items()) and time.monotonic() < ends:
+            time.sleep(0.02)
+        time.sleep(0.05)  # the first line is there: the others are being written
 
     def end(self, *, done: bool = False) -> None:
         """End the supervisor and with it everything below; with ``done`` without any grace.
@@ -153,9 +164,17 @@ class Supervised:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end()
-        if self._handle >= 0:
+        if self._handle is not None:
             os.close(self._handle)
-            self._handle = -1
+            self._handle = None
+
+
+def _log_bytes(pid: int) -> int:
+    """The size of what this process writes its errors to; -1 once it has gone."""
+    try:
+        return Path(f"/proc/{pid}/fd/2").stat().st_size
+    except OSError:
+        return -1
 
 
 def read_log_tails(directory: Path, ranks: Iterable[int]) -> tuple[str, dict[int, str]]:

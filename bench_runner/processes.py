@@ -101,20 +101,32 @@ def _environment_of(pid: int) -> list[bytes]:
 
 def send_signal(process: Process, number: int) -> bool:
     """Send ``number`` to exactly this process; False if it has gone.  Never hits a later one with the same number."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return False
+    handle = open_handle(process.pid)
     try:
         now = read_process(process.pid)
         if now is None or now.started_ticks != process.started_ticks or now.gone:
             return False
-        signal.pidfd_send_signal(handle, number)
+        if handle is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(handle, number)
     except ProcessLookupError:
         return False
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
     return True
+
+
+def open_handle(pid: int) -> int | None:
+    """A descriptor that means this process for good and becomes readable when it ends.
+
+    None where there is no such process, or the kernel or a sandbox has no such descriptors.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return None
 
 
 def adopt_orphans() -> None:

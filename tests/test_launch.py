@@ -110,6 +110,7 @@ def test_what_the_user_set_stays() -> None:
     [
         ("cpu", 2, 64, {}, "1"),
         ("cpu", 2, 64, {"threads": 4}, "4"),
+        ("cpu", 2, 64, {"cores_per_device": 3}, "3"),
         ("cuda", 8, 64, {}, "8"),
         ("cuda", 8, 4, {}, "1"),
         ("cuda", 8, 64, {"threads": 2}, "2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -85,3 +86,16 @@ def test_a_later_process_of_the_same_number_is_not_hit() -> None:
         assert not send_signal(real._replace(started_ticks=real.started_ticks - 1), signal.SIGKILL)
         assert child.poll() is None
         child.kill()
+
+
+def test_a_kernel_without_process_descriptors_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen(SLEEP, stdout=subprocess.PIPE) as child:
+        process = read_process(child.pid)
+        assert process is not None
+        assert send_signal(process, signal.SIGKILL)
+        assert child.wait(60) == -signal.SIGKILL
+        assert not send_signal(process, signal.SIGKILL)

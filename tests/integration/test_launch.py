@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -329,3 +330,12 @@ def test_a_supervisor_that_cannot_write_its_result_says_so(tmp_path: Path) -> No
     first, second = carry_out(make_plan(tmp_path, [(1, "case-1", "quit_with_0")]))
     assert first.outcome == "ok"
     assert str(second.reason).startswith("the supervisor of the workers failed: IsADirectoryError")
+
+
+def test_a_kernel_without_process_descriptors_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    results = carry_out(make_plan(tmp_path, [(1, "case-1", "deaf")], case_deadline_seconds=2.0))
+    assert [result.outcome for result in results] == ["ok", "timeout"]

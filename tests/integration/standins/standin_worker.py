@@ -64,6 +64,12 @@ def hang():
         time.sleep(60)
 
 
+def wait_for_go():
+    """Until the test says so."""
+    while not (DIRECTORY / "go").exists():
+        time.sleep(0.02)
+
+
 def deaf():
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
