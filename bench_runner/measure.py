@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,8 @@ from bench_runner.environment.summary import describe as describe_environment
 from bench_runner.environment.summary import with_runtime
 from bench_runner.launch_verdict import CaseResult
 from bench_runner.machine.info import MachineInfo
+from bench_runner.machine.sampling import Sampler, SamplingSummary
+from bench_runner.machine.stability import unstable_reason
 from bench_runner.plan import Planned, plan
 from bench_runner.profile import Profile
 from bench_runner.record import RankSamples, RunRecord
@@ -64,6 +67,7 @@ def measure(context: Context, strategy: Strategy, count: int, directory: Path) -
     launch_id = uuid.uuid4().hex
     wanted = [case.spec for case in planned if case.skip is None]
     results: list[CaseResult] = []
+    sampler = None
     if wanted:
         launch_plan = launch.LaunchPlan(
             specs=tuple(wanted),
@@ -73,8 +77,9 @@ def measure(context: Context, strategy: Strategy, count: int, directory: Path) -
             launch_id=launch_id,
             startup_deadline_seconds=context.startup_deadline_seconds,
         )
-        results = list(launch.run(launch_plan))
-    records = _records(context, planned, results, environment, launch_id)
+        with Sampler() if context.capacity.kind == "cuda" else nullcontext() as sampler:
+            results = list(launch.run(launch_plan))
+    records = _records(context, planned, results, environment, launch_id, sampler)
     if records:
         store.write(records, context.results, label=f"{strategy}-{count}")
     return records
@@ -86,6 +91,7 @@ def _records(
     results: list[CaseResult],
     environment: EnvironmentInfo,
     launch_id: str,
+    sampler: Sampler | None,
 ) -> tuple[RunRecord, ...]:
     shared: dict[str, Any] = {
         "session_id": context.session_id,
@@ -114,8 +120,18 @@ def _records(
                 )
             )
         else:
-            records.append(record_of(next(remaining), environment, {"record_id": record_id, **shared}))
+            result = next(remaining)
+            own = {"record_id": record_id, "sampling": _window(sampler, result), **shared}
+            records.append(record_of(result, environment, own))
     return tuple(records)
+
+
+def _window(sampler: Sampler | None, result: CaseResult) -> SamplingSummary | None:
+    """What was sampled of the devices while this case ran."""
+    if sampler is None:
+        return None
+    begin = datetime.fromisoformat(result.started_at).timestamp()
+    return sampler.window(begin, begin + result.duration_seconds)
 
 
 def record_of(result: CaseResult, environment: EnvironmentInfo, shared: dict[str, Any]) -> RunRecord:
@@ -149,6 +165,9 @@ def _judged(record: RunRecord) -> RunRecord:
     clock = clock_warning(record)
     if clock:
         warnings.append(clock)
+    if record.sampling is not None:
+        unstable = unstable_reason(record.sampling)
+        warnings += [*([f"unstable: {unstable}"] if unstable else []), *record.sampling.warnings]
     trends = {rank.rank: trend_warning(rank.step_seconds) for rank in record.ranks}
     warnings += [f"rank {rank}: {trend}" for rank, trend in trends.items() if trend]
     if any(rank.settings.oversubscribed for rank in record.ranks):

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import MachineInfo
+from bench_runner.machine.sampling import SamplingSummary
 from bench_runner.spec import RunSpec
 
 RECORD_SCHEMA: Final = "bench-runner/record/1"
@@ -106,6 +107,7 @@ class RunRecord:
 
     ``session_id`` is shared by all records of one ``bench-runner run``; ``launch_id`` by those of one launch of worker
     processes; ``launch_index`` counts the repeats of the same launch within a session, from 0: the unit of statistics.
+    ``sampling`` is what NVML said of the devices meanwhile (clocks, power, throttling); None on a CPU.
     """
 
     record_id: str
@@ -126,6 +128,7 @@ class RunRecord:
     profile: str | None = None
     ranks: tuple[RankSamples, ...] = ()
     warnings: tuple[str, ...] = ()
+    sampling: SamplingSummary | None = None
     schema: str = RECORD_SCHEMA
     measurement_version: int = MEASUREMENT_VERSION
 

@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 import uuid
@@ -42,6 +43,15 @@ ASV_TIMEOUT_SECONDS: Final = 6 * 3600.0
 """asv's own limit must never be the first to strike: launches have deadlines, and say what hung."""
 MOST_BLOCKS: Final = 10
 PROGRESS_NAME: Final = "progress.jsonl"
+
+
+def _end_with_asv() -> None:
+    """asv's fork server would outlive an asv that was killed, waiting for ever."""
+    if Path(sys.argv[0]).name == "benchmark.py" and sys.argv[1:2] == ["run_server"]:
+        die_with_parent()
+
+
+_end_with_asv()
 
 
 def profile_in_use() -> Profile:
