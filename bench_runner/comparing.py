@@ -52,6 +52,9 @@ def compare_sides(
     left, right = cases_of(baseline, metrics), cases_of(candidate, metrics)
     notes = [*baseline.notes, *candidate.notes]
     notes += [*pooled(baseline.records, "baseline"), *pooled(candidate.records, "candidate")]
+    both = {r.record_id for r in baseline.records} & {r.record_id for r in candidate.records}
+    if both:
+        notes.append(f"{len(both)} record(s) stand on both sides: what is compared with itself is the same")
     differ = machines_differ(left.values(), right.values())
     if threshold is None:
         threshold = THRESHOLD_BETWEEN_MACHINES if differ else THRESHOLD

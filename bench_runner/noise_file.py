@@ -13,7 +13,7 @@ from typing import Final
 
 from bench_runner import store
 from bench_runner.analysis.cases import COMPARED, CaseKey, Launch, Settings, from_records, noise_key
-from bench_runner.analysis.noise import NoiseProfile, from_json, measure
+from bench_runner.analysis.noise import NoiseProfile, SessionSummary, estimate, from_json, summarise
 from bench_runner.errors import StoreError, UnreadableError, UsageError
 from bench_runner.record import RunRecord
 
@@ -37,7 +37,7 @@ def profile_of(records: Sequence[RunRecord]) -> NoiseProfile:
         raise UsageError(f"a noise profile is of one machine in one state; selected: {listed}; name one machine")
     name, fingerprint = machines[0]
     measured = [record for record in records if record.outcome == "ok"]
-    metrics = {key: noise for key, sessions in _values(measured).items() if (noise := measure(sessions)) is not None}
+    metrics = {key: found for key, found in _summaries(measured).items() if estimate(found) is not None}
     if not metrics:
         raise UsageError(
             f"machine {name}: no metric was launched twice in one session, so its noise is not known; "
@@ -52,20 +52,22 @@ def profile_of(records: Sequence[RunRecord]) -> NoiseProfile:
     )
 
 
-def _values(records: Iterable[RunRecord]) -> dict[str, list[list[float]]]:
-    """Launch values of each metric, one inner list a session of one commit and environment."""
+def _summaries(records: Iterable[RunRecord]) -> dict[str, tuple[SessionSummary, ...]]:
+    """Each metric's sessions, one for each commit and environment within a session."""
     groups: dict[tuple[str, str | None, str], list[RunRecord]] = {}
     for record in records:
         groups.setdefault((record.session_id, record.commit, record.environment.fingerprint), []).append(record)
-    values: dict[str, list[list[float]]] = {}
-    for group in groups.values():
-        session: dict[str, list[float]] = {}
+    summaries: dict[str, tuple[SessionSummary, ...]] = {}
+    for (session, _, _), group in groups.items():
+        values: dict[str, list[float]] = {}
         for key, chosen, launch in _launches(group):
             for metric, value in launch.values.items():
-                session.setdefault(noise_key(key, chosen, metric), []).append(value)
-        for name, series in session.items():
-            values.setdefault(name, []).append(series)
-    return values
+                values.setdefault(noise_key(key, chosen, metric), []).append(value)
+        for name, series in values.items():
+            summary = summarise(session, series)
+            if summary is not None:
+                summaries[name] = (*summaries.get(name, ()), summary)
+    return summaries
 
 
 def _launches(records: Sequence[RunRecord]) -> Iterable[tuple[CaseKey, Settings, Launch]]:

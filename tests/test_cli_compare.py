@@ -11,9 +11,9 @@ import jsonschema
 import pytest
 
 from bench_runner import store
-from bench_runner.analysis.noise import NoiseProfile
 from bench_runner.cli import main
 from bench_runner.noise_file import noise_path, profile_of, write_profile
+from bench_runner.sides import select
 from tests import builders
 from tests.test_asv_results import write as write_asv
 from tests.test_compare import failures, trainings
@@ -25,7 +25,7 @@ def keep(results: Path, machine: str, records: list[Any]) -> None:
     named = [
         replace(
             record,
-            record_id=f"{machine}-{i}",
+            record_id=f"{machine}-{record.session_id}-{i}",
             machine=builders.machine(machine, gpus=2, fingerprint=f"machine-{machine}"),
         )
         for i, record in enumerate(records)
@@ -158,19 +158,24 @@ def test_results_of_asv_are_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_a_noise_profile_lets_one_launch_say_same(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from bench_runner.sides import select
-
-    keep(results, "box", trainings())
-    profile: NoiseProfile = profile_of(select("box", results).records)
+    before = [replace(r, session_id=f"session-{i}") for i in range(3) for r in trainings()]
+    keep(results, "box", before)
+    profile = profile_of([r for r in select(str(results / "box"), results).records if r.session_id != "session-a"])
     assert write_profile(results, profile) == noise_path(results, "box")
-    first, second = tmp = [results.parent / name for name in ("one.jsonl", "two.jsonl")]
-    for place, record in zip(tmp, select("box", results).records, strict=False):
+    files = [results.parent / name for name in ("one.jsonl", "two.jsonl")]
+    launches = [r for r in select(str(results / "box"), results).records if r.session_id == "session-a"]
+    for place, record in zip(files, launches, strict=False):
         place.write_bytes(store.to_line(record))
-    _, out, _ = run(capsys, first, second, "--results", results, "--json")
+    _, out, _ = run(capsys, *files, "--results", results, "--json")
     verdicts = {c["metric"]: c["verdict"] for c in json.loads(out)["comparisons"]}
     assert verdicts["step_time"] == "same"
     noise_path(results, "box").write_text("{")
-    code, out, err = run(capsys, first, second, "--results", results, "--json")
+    code, out, err = run(capsys, *files, "--results", results, "--json")
     assert code == 2
     assert "profile-noise" in err
     assert json.loads(out)["verdict"] == "inconclusive"
+
+
+def test_what_stands_on_both_sides_is_said(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, "box", "box", "--results", results)
+    assert "5 record(s) stand on both sides" in text

@@ -13,8 +13,8 @@ from bench_runner.analysis.cases import from_records, noise_key
 from bench_runner.analysis.compare import compare, interleaved
 from bench_runner.analysis.comparison import Comparison, Outcome
 from bench_runner.analysis.differences import differences, pooled
-from bench_runner.analysis.noise import NoiseProfile
-from bench_runner.analysis.statistics import Noise, Rule
+from bench_runner.analysis.noise import NoiseProfile, SessionSummary
+from bench_runner.analysis.statistics import Rule
 from bench_runner.record import RunRecord
 from tests import builders
 
@@ -183,17 +183,22 @@ def test_a_profile_is_found_by_case_settings_and_metric() -> None:
     key, case = next(iter(baseline.items()))
     chosen, launches = next(iter(case.measured.items()))
     metric = next(metric for metric in launches[0].values if metric.name == "step_time")
-    noise = Noise(spread=0.002, degrees=20, session_spread=0.001, session_launches=5.0, session_degrees=4)
+    summaries = tuple(
+        SessionSummary(session=session, launches=5, mean=mean, squares=2e-5)
+        for session, mean in [("s1", -2.3), ("s2", -2.302), ("s3", -2.301), ("session-a", 0.0)]
+    )
     profile = NoiseProfile(
         machine="box",
         fingerprint="machine-box",
-        metrics={noise_key(key, chosen, metric): noise},
-        sessions=5,
-        launches=25,
+        metrics={noise_key(key, chosen, metric): summaries},
+        sessions=4,
+        launches=20,
     )
     known = compare(baseline, candidate, Rule(), noise={"machine-box": profile})
     assert of(known, "step_time").verdict == "same"
     assert of(known, "throughput").verdict == "inconclusive"
+    # The compared launches are of session-a: its own part of the profile does not count.
+    assert of(known, "step_time").judgement.spread == pytest.approx((3 * 2e-5 / 12) ** 0.5)  # type: ignore[union-attr]
 
 
 def test_the_lower_quartile_counts_on_a_cpu_and_the_median_on_a_gpu() -> None:

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench_runner.analysis.noise import NoiseProfile, from_json, measure
-from bench_runner.analysis.statistics import Noise
+from bench_runner.analysis.noise import NoiseProfile, SessionSummary, from_json, measure, summarise
 from bench_runner.errors import UnreadableError
 
 
@@ -54,49 +53,54 @@ def test_known_components_are_recovered() -> None:
     assert noise.session_spread == pytest.approx(math.sqrt(0.05**2 + 0.02**2 / 5), rel=0.1)
 
 
+def summary(session: str, values: list[float]) -> SessionSummary:
+    made = summarise(session, values)
+    assert made is not None
+    return made
+
+
+PROFILE = NoiseProfile(
+    machine="box",
+    fingerprint="f",
+    metrics={"a": (summary("s1", [1.0, 1.1]), summary("s2", [1.2, 1.3, 1.1])), "b": (summary("s1", [5.0]),)},
+    sessions=2,
+    launches=5,
+)
+
+
 def test_a_profile_survives_json() -> None:
-    metrics = {
-        "a": Noise(spread=0.01, degrees=15),
-        "b": Noise(spread=0.1, degrees=3, session_spread=0.0, session_launches=3.0, session_degrees=2),
-    }
-    profile = NoiseProfile(machine="box", fingerprint="f", metrics=metrics, sessions=3, launches=9)
-    assert from_json(json.loads(json.dumps(profile.to_json())), "noise.json") == profile
+    assert from_json(json.loads(json.dumps(PROFILE.to_json())), "noise.profile") == PROFILE
+
+
+def test_sessions_that_are_compared_do_not_count_twice() -> None:
+    whole, other = PROFILE.noise("a"), PROFILE.noise("a", without={"s2"})
+    assert whole == measure([[1.0, 1.1], [1.2, 1.3, 1.1]])
+    assert other == measure([[1.0, 1.1]])
+    assert PROFILE.noise("a", without={"s1", "s2"}) is None
+    assert PROFILE.noise("b") is None
+    assert PROFILE.noise("c") is None
+
+
+SESSION = {"session": "s", "launches": 2, "mean": 0.0, "squares": 0.1}
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"schema": "bench-runner/noise/2"},
-        {
-            "metrics": {
-                "a": {"spread": -1, "degrees": 1, "session_spread": None, "session_launches": 1, "session_degrees": 0}
-            }
-        },
-        {
-            "metrics": {
-                "a": {
-                    "spread": float("inf"),
-                    "degrees": 1,
-                    "session_spread": None,
-                    "session_launches": 1,
-                    "session_degrees": 0,
-                }
-            }
-        },
-        {
-            "metrics": {
-                "a": {"spread": 1, "degrees": 1, "session_spread": 1, "session_launches": 0, "session_degrees": 1}
-            }
-        },
-        {"metrics": {"a": {}}},
+        {"metrics": {"a": [{**SESSION, "launches": 0}]}},
+        {"metrics": {"a": [{**SESSION, "mean": float("nan")}]}},
+        {"metrics": {"a": [{**SESSION, "squares": -1}]}},
+        {"metrics": {"a": [{**SESSION, "squares": float("inf")}]}},
+        {"metrics": {"a": [{}]}},
+        {"metrics": {"a": 5}},
         {"metrics": 3},
         {"sessions": None},
     ],
 )
 def test_damaged_profiles_are_named(change: dict[str, object]) -> None:
-    profile = NoiseProfile(machine="box", fingerprint="f", metrics={}, sessions=1, launches=2).to_json()
-    with pytest.raises(UnreadableError, match=r"^box/noise\.json: .*profile-noise"):
-        from_json({**profile, **change}, "box/noise.json")
+    with pytest.raises(UnreadableError, match=r"^box/noise\.profile: .*profile-noise"):
+        from_json({**PROFILE.to_json(), **change}, "box/noise.profile")
 
 
 json_values = st.recursive(
@@ -118,6 +122,5 @@ def read(document: object) -> str | None:
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(fields, json_values), json_values)
 def test_anything_else_is_refused_in_one_line(changes: dict[str, object], whole: object) -> None:
-    profile = NoiseProfile(machine="box", fingerprint="f", metrics={}, sessions=1, launches=2).to_json()
     assert (read(whole) or "").startswith("x.json: ")
-    assert "\n" not in (read({**profile, **changes}) or "")
+    assert "\n" not in (read({**PROFILE.to_json(), **changes}) or "")

@@ -6,7 +6,7 @@ How launches ended counts as much as their numbers: a failure on either side is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -139,11 +139,13 @@ def interleaved(baseline: Sequence[Launch], candidate: Sequence[Launch]) -> bool
 
 
 def _profiles(
-    key: CaseKey, chosen: Settings, metric: MetricKey, launches: Iterable[Launch], noise: Mapping[str, NoiseProfile]
+    key: CaseKey, chosen: Settings, metric: MetricKey, launches: Sequence[Launch], noise: Mapping[str, NoiseProfile]
 ) -> tuple[Noise, ...]:
     name = noise_key(key, chosen, metric)
+    compared = {launch.session for launch in launches}
     profiles = [noise[fingerprint] for fingerprint in sorted(fingerprints(launches)) if fingerprint in noise]
-    return tuple(profile.metrics[name] for profile in profiles if name in profile.metrics)
+    known = [profile.noise(name, without=compared) for profile in profiles]
+    return tuple(one for one in known if one is not None)
 
 
 def _bare(key: CaseKey, metric: MetricKey, sides: Mapping[str, SideValue], verdict: Verdict, reason: str) -> Comparison:

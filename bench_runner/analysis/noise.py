@@ -8,7 +8,7 @@ Searle, Casella, McCulloch, Variance Components (1992), chapter 3.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -19,14 +19,29 @@ NOISE_SCHEMA: Final = "bench-runner/noise/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSummary:
+    """The launches of one session: how many, the mean of their logarithms, the sum of squares around it."""
+
+    session: str
+    launches: int
+    mean: float
+    squares: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseProfile:
-    """The noise of every metric of one machine, by the metric's key (see ``compare.noise_key``)."""
+    """The noise of every metric of one machine, by the metric's key (see ``cases.noise_key``), session by session."""
 
     machine: str
     fingerprint: str
-    metrics: Mapping[str, Noise]
+    metrics: Mapping[str, tuple[SessionSummary, ...]]
     sessions: int
     launches: int
+
+    def noise(self, key: str, *, without: Collection[str] = ()) -> Noise | None:
+        """What is known of one metric.  ``without``: sessions that are compared themselves, whose launches would
+        otherwise count twice."""
+        return estimate([summary for summary in self.metrics.get(key, ()) if summary.session not in without])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -35,31 +50,43 @@ class NoiseProfile:
             "fingerprint": self.fingerprint,
             "sessions": self.sessions,
             "launches": self.launches,
-            "metrics": {key: asdict(noise) for key, noise in sorted(self.metrics.items())},
+            "metrics": {key: [asdict(one) for one in summaries] for key, summaries in sorted(self.metrics.items())},
         }
 
 
+def summarise(session: str, values: Sequence[float]) -> SessionSummary | None:
+    """One session; ``None`` without values, or if one of them is not positive."""
+    if not values or min(values) <= 0:
+        return None
+    logs = [math.log(value) for value in values]
+    mean = math.fsum(logs) / len(logs)
+    squares = math.fsum((x - mean) ** 2 for x in logs)
+    return SessionSummary(session=session, launches=len(logs), mean=mean, squares=squares)
+
+
 def measure(sessions: Sequence[Sequence[float]]) -> Noise | None:
-    """The noise in values of launches, one inner sequence a session; ``None`` if no session has two positive values.
+    """The noise in values of launches, one inner sequence a session."""
+    found = [summarise(str(number), values) for number, values in enumerate(sessions)]
+    return estimate([summary for summary in found if summary is not None])
+
+
+def estimate(sessions: Sequence[SessionSummary]) -> Noise | None:
+    """The noise over sessions; ``None`` if none of them has two launches.
 
     The spread of session means is kept as it is seen, with the launches' own part in it: a difference of the two
     would often be zero by chance, and would then promise that sessions never differ.
     """
-    logs = [[math.log(value) for value in values] for values in sessions if values and min(values) > 0]
-    counts = [len(values) for values in logs]
-    total = sum(counts)
-    degrees = total - len(logs)
+    total = sum(one.launches for one in sessions)
+    degrees = total - len(sessions)
     if degrees < 1:
         return None
-    means = [sum(values) / len(values) for values in logs]
-    squares = sum((x - mean) ** 2 for values, mean in zip(logs, means, strict=True) for x in values)
-    within = squares / degrees
-    between_degrees = len(logs) - 1
+    within = math.fsum(one.squares for one in sessions) / degrees
+    between_degrees = len(sessions) - 1
     if between_degrees < 1:
         return Noise(spread=math.sqrt(within), degrees=degrees)
-    grand = sum(n * mean for n, mean in zip(counts, means, strict=True)) / total
-    between = sum(n * (mean - grand) ** 2 for n, mean in zip(counts, means, strict=True)) / between_degrees
-    size = (total - sum(n * n for n in counts) / total) / between_degrees
+    grand = math.fsum(one.launches * one.mean for one in sessions) / total
+    between = math.fsum(one.launches * (one.mean - grand) ** 2 for one in sessions) / between_degrees
+    size = (total - sum(one.launches**2 for one in sessions) / total) / between_degrees
     return Noise(
         spread=math.sqrt(within),
         degrees=degrees,
@@ -75,11 +102,10 @@ def from_json(document: object, source: str) -> NoiseProfile:
         found = document.get("schema") if isinstance(document, dict) else type(document).__name__
         raise UnreadableError(f"{source}: schema {found!r} is not {NOISE_SCHEMA}; run bench-runner profile-noise again")
     try:
-        metrics = {str(key): _noise(value) for key, value in dict(document["metrics"]).items()}
         return NoiseProfile(
             machine=str(document["machine"]),
             fingerprint=str(document["fingerprint"]),
-            metrics=metrics,
+            metrics={str(key): tuple(map(_summary, value)) for key, value in dict(document["metrics"]).items()},
             sessions=int(document["sessions"]),
             launches=int(document["launches"]),
         )
@@ -89,18 +115,13 @@ def from_json(document: object, source: str) -> NoiseProfile:
         ) from error
 
 
-def _noise(value: dict[str, Any]) -> Noise:
-    session_spread = value["session_spread"]
-    noise = Noise(
-        spread=float(value["spread"]),
-        degrees=int(value["degrees"]),
-        session_spread=None if session_spread is None else float(session_spread),
-        session_launches=float(value["session_launches"]),
-        session_degrees=int(value["session_degrees"]),
+def _summary(value: Mapping[str, Any]) -> SessionSummary:
+    one = SessionSummary(
+        session=str(value["session"]),
+        launches=int(value["launches"]),
+        mean=float(value["mean"]),
+        squares=float(value["squares"]),
     )
-    if not noise.session_launches >= 1:
-        raise ValueError(f"{noise.session_launches!r} launches a session")
-    for number in (noise.spread, noise.degrees, noise.session_spread or 0.0, noise.session_degrees):
-        if not (math.isfinite(number) and number >= 0):
-            raise ValueError(f"{number!r} is not a finite number of at least 0")
-    return noise
+    if one.launches < 1 or not math.isfinite(one.mean) or not (math.isfinite(one.squares) and one.squares >= 0):
+        raise ValueError(f"session {one.session}: impossible numbers")
+    return one

@@ -20,7 +20,8 @@ def noise_text(profile: NoiseProfile) -> str:
         "",
         "launches %  degrees  sessions %  degrees  metric",
     ]
-    for name, noise in sorted(profile.metrics.items(), key=lambda item: (-item[1].spread, item[0])):
+    known = {name: noise for name in profile.metrics if (noise := profile.noise(name)) is not None}
+    for name, noise in sorted(known.items(), key=lambda item: (-item[1].spread, item[0])):
         sessions = "-" if noise.session_spread is None else _percent(noise.session_spread)
         numbers = f"{_percent(noise.spread):>10}  {noise.degrees:>7}  {sessions:>10}  {noise.session_degrees:>7}  "
         place, *rest = textwrap.wrap(printable(name), WIDTH - len(numbers))
