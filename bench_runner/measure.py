@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -22,6 +22,7 @@ from bench_runner.capacity import Capacity
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.environment.summary import describe as describe_environment
 from bench_runner.environment.summary import with_runtime
+from bench_runner.errors import UnreadableError
 from bench_runner.launch_verdict import CaseResult
 from bench_runner.machine.info import MachineInfo
 from bench_runner.machine.sampling import Sampler, SamplingSummary
@@ -32,7 +33,8 @@ from bench_runner.record import RankSamples, RunRecord
 from bench_runner.snapshot import current_commit
 from bench_runner.spec import Strategy
 
-LOCK_NAME = "conda-lock.yml"
+LOCK_NAME: Final = "conda-lock.yml"
+PARTIAL_NAME: Final = "complete-before-the-break.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,74 +58,92 @@ class Context:
     startup_deadline_seconds: float = 120.0
 
 
-def measure(context: Context, strategy: Strategy, count: int, directory: Path) -> tuple[RunRecord, ...]:
+def measure(context: Context, strategy: Strategy, count: int, folder: Path) -> tuple[RunRecord, ...]:
     """Launch what can be measured, store a record for every case of the profile, and return the records.
 
-    ``directory`` takes the launch's files.  Raises LaunchError when no process could be started, StoreError when the
-    records could not be written.
+    ``folder`` takes the launch's files.  A measurement that is broken off stores the cases that were complete and
+    leaves them in ``folder``; the next one for the same folder measures the rest.  Raises LaunchError when no process
+    could be started, StoreError when the records could not be written.
     """
+    known = _broken_off(folder)
     planned = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
+    remaining = [case for case in planned if case.label not in known]
+    shared = _shared(context)
     environment = describe_environment(Path(context.python).parent.parent, context.root / LOCK_NAME)
-    launch_id = uuid.uuid4().hex
-    wanted = [case.spec for case in planned if case.skip is None]
-    results: list[CaseResult] = []
-    sampler = None
+    records = [_skipped(case, case.skip, environment, shared) for case in remaining if case.skip is not None]
+    wanted = tuple(case.spec for case in remaining if case.skip is None)
+    label = f"{strategy}-{count}"
     if wanted:
-        launch_plan = launch.LaunchPlan(
-            specs=tuple(wanted),
+        attempt = launch.LaunchPlan(
+            specs=wanted,
             python=context.python,
-            directory=directory,
+            directory=folder / f"attempt-{uuid.uuid4().hex[:8]}",
             options=context.options,
-            launch_id=launch_id,
+            launch_id=str(shared["launch_id"]),
             startup_deadline_seconds=context.startup_deadline_seconds,
         )
+        results: list[CaseResult] = []
         with Sampler() if context.capacity.kind == "cuda" else nullcontext() as sampler:
-            results = list(launch.run(launch_plan))
-    records = _records(context, planned, results, environment, launch_id, sampler)
+            try:
+                launch.run(attempt, keep=results.append)
+            except BaseException:
+                kept = [_measured(result, environment, shared, sampler) for result in results]
+                if kept:
+                    store.write(kept, context.results, label=label)
+                    _leave(folder, kept)
+                raise
+        records += [_measured(result, environment, shared, sampler) for result in results]
     if records:
-        store.write(records, context.results, label=f"{strategy}-{count}")
-    return records
+        store.write(records, context.results, label=label)
+    return (*known.values(), *records)
 
 
-def _records(
-    context: Context,
-    planned: Sequence[Planned],
-    results: list[CaseResult],
-    environment: EnvironmentInfo,
-    launch_id: str,
-    sampler: Sampler | None,
-) -> tuple[RunRecord, ...]:
-    shared: dict[str, Any] = {
+def _broken_off(folder: Path) -> dict[str, RunRecord]:
+    """The records that earlier attempts in this folder completed and stored, by the label of their case."""
+    path = folder / PARTIAL_NAME
+    records, problems = store.read_file(path) if path.exists() else ([], [])
+    if problems:
+        raise UnreadableError(f"{problems[0]}; bench-runner run --fresh begins anew")
+    return {record.spec.task.label: record for record in records}
+
+
+def _leave(folder: Path, records: Sequence[RunRecord]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / PARTIAL_NAME).open("ab") as file:
+        file.writelines(store.to_line(record) + b"\n" for record in records)
+
+
+def _shared(context: Context) -> dict[str, Any]:
+    """What all records of one launch have in common."""
+    return {
         "session_id": context.session_id,
-        "launch_id": launch_id,
+        "launch_id": uuid.uuid4().hex,
         "launch_index": context.launch_index,
         "machine": context.machine,
         "commit": current_commit(context.root),
         "profile": context.profile.name,
     }
-    remaining = iter(results)
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    records = []
-    for case in planned:
-        record_id = uuid.uuid4().hex
-        if case.skip is not None:
-            records.append(
-                RunRecord(
-                    record_id=record_id,
-                    started_at=now,
-                    duration_seconds=0.0,
-                    spec=case.spec,
-                    environment=environment,
-                    outcome="skipped",
-                    reason=case.skip,
-                    **shared,
-                )
-            )
-        else:
-            result = next(remaining)
-            own = {"record_id": record_id, "sampling": _window(sampler, result), **shared}
-            records.append(record_of(result, environment, own))
-    return tuple(records)
+
+
+def _skipped(case: Planned, reason: str, environment: EnvironmentInfo, shared: dict[str, Any]) -> RunRecord:
+    return RunRecord(
+        record_id=uuid.uuid4().hex,
+        started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        duration_seconds=0.0,
+        spec=case.spec,
+        environment=environment,
+        outcome="skipped",
+        reason=reason,
+        **shared,
+    )
+
+
+def _measured(
+    result: CaseResult, environment: EnvironmentInfo, shared: dict[str, Any], sampler: Sampler | None
+) -> RunRecord:
+    return record_of(
+        result, environment, {"record_id": uuid.uuid4().hex, "sampling": _window(sampler, result), **shared}
+    )
 
 
 def _window(sampler: Sampler | None, result: CaseResult) -> SamplingSummary | None:

@@ -311,7 +311,7 @@ def _find_batches(context: Context, folder: Path, say: Say) -> None:
             continue
         if possible:
             say(f"{strategy} on {count}: looking for the largest batch that fits")
-        measure(context, strategy, count, folder / f"find-{strategy}-{count}-{uuid.uuid4().hex[:8]}")
+        measure(context, strategy, count, folder / f"finding-{strategy}-{count}")
         done.touch()
 
 

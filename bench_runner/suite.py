@@ -240,15 +240,13 @@ class Session:
     def _measure(self, context: Context, strategy: Strategy, count: int, folder: Path, path: Path) -> None:
         from bench_runner.measure import measure
 
-        # Not a numbered retry of the same folder: what a broken-off attempt left in there must not be read again.
-        attempt = folder / f"attempt-{uuid.uuid4().hex[:8]}"
-        attempt.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         die_with_parent()  # asv, killed, leaves its benchmark processes behind; the launch ends with this one
         what = {"strategy": strategy, "devices": count, "launch": context.launch_index}
         self._progress({"event": "launch", **what})
         begin = time.monotonic()
         with _machine_lock(lambda: self._progress({"event": "waiting", **what})):
-            records = measure(context, strategy, count, attempt)
+            records = measure(context, strategy, count, folder)
         outcomes = [record.outcome for record in records]
         summary = {"outcomes": outcomes, "seconds": round(time.monotonic() - begin, 1)}
         reasons = [record.reason for record in records if record.outcome in ("failed", "timeout")]
