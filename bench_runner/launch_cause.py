@@ -106,6 +106,8 @@ def find_cause(ranks: Sequence[RankProgress], case: int, ending: Ending) -> Caus
         return _of_error(errors[0])
     if ending.stop is not None:
         return _of_stop(ending.stop, ranks, ending)
+    if terminated:
+        return _of_exit(terminated[0], ending)  # by somebody; the agent ended the others before they could say a word
     return _of_ending(ranks, case, ending)
 
 

@@ -100,6 +100,12 @@ def test_a_rank_that_somebody_terminated_is_named() -> None:
     assert (first.failure, first.failed_rank, first.reason) == ("signal", 1, "rank 1 was killed by SIGTERM")
 
 
+def test_a_rank_that_somebody_terminated_is_named_when_nobody_said_a_word() -> None:
+    log = REPORT.replace(": -9 ", ": -15 ").replace(": 1 (pid", ": -15 (pid")
+    (first,) = case_results(SPECS, 0, [rank(0, begun(0)), rank(1, begun(0))], ending(agent_log=log))
+    assert first.reason == "rank 1 was killed by SIGTERM"
+
+
 def test_an_error_of_its_own_comes_before_an_earlier_echo() -> None:
     ranks = [rank(0, begun(0), error(ECHO, 101.0)), rank(1, begun(0), error("ValueError: no", 101.5))]
     (first,) = case_results(SPECS, 0, ranks, ending())
