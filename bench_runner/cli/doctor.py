@@ -145,10 +145,59 @@ def watch(
     return _finish("watch", findings, as_json, details)
 
 
+def startup(
+    device: Annotated[str, typer.Option(help="cpu, cuda, xpu, npu or hpu.")] = "cpu",
+    devices: Annotated[int, typer.Option(min=1, max=64, help="Number of devices (on the CPU: of processes).")] = 2,
+    workload: Annotated[
+        str, typer.Option(help="Built-in workload or module:factory, for the last two stages.")
+    ] = "mlp",
+    batch: Annotated[int, typer.Option(min=1, help="Samples per device in the last stage.")] = 32,
+    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds for each trial.")] = 120,
+    as_json: _Json = False,
+) -> int:
+    """Go through the start of a job stage by stage: each device, every pair, growing subsets, all.
+
+    Names the first stage that fails and the smallest subset of devices that does, and what has to be switched off for
+    it to pass. Wrong values are a failure too.
+
+    Example: bench-runner doctor startup --device cuda --devices 4
+    """
+    from bench_runner.cli import output as printer
+    from bench_runner.doctor.startup import plan_startup
+    from bench_runner.doctor.startup_rules import judge_startup
+    from bench_runner.doctor.startup_run import make_runner, require_device_kind
+
+    runner = make_runner(
+        device_kind=require_device_kind(device),
+        python=_worker_python(),
+        workload=workload,
+        deadline_seconds=deadline,
+        note=printer.note,
+    )
+    report = plan_startup(devices, batch, runner, rerun=device == "cuda")
+    tried = [
+        {
+            "stage": t.stage,
+            "devices": list(t.devices),
+            "switched_off": t.switched_off,
+            "failure": o.failure,
+            "phase": o.phase,
+        }
+        for t, o in (*report.trials, *report.reruns)
+    ]
+    return _finish("startup", judge_startup(report), as_json, {"trials": tried})
+
+
 def _worker_python() -> str:
     from bench_runner.interpreter import find_worker_python
 
     return find_worker_python().path
 
 
-_COMMANDS: dict[str, Callable[..., int]] = {"log": log, "loader": loader, "checkpoint": checkpoint, "watch": watch}
+_COMMANDS: dict[str, Callable[..., int]] = {
+    "log": log,
+    "loader": loader,
+    "checkpoint": checkpoint,
+    "watch": watch,
+    "startup": startup,
+}
