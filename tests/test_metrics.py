@@ -204,3 +204,11 @@ def test_importing_metrics_costs_neither_numpy_nor_pandas() -> None:
     program = "import sys, bench_runner.analysis.trend, bench_runner.analysis.efficiency; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert not {"numpy", "pandas", "scipy", "torch", "rich"} & set(done.stdout.split())
+
+
+@given(st.lists(st.lists(st.floats(1e-6, 1e3), min_size=2, max_size=5), min_size=1, max_size=4))
+def test_quick_throughput_is_the_metric(series: list[list[float]]) -> None:
+    record = builders.training_record(devices=len(series), step_seconds=series)
+    assert metrics.throughput(record) == pytest.approx(value(record, "throughput"), rel=1e-12)
+    assert metrics.throughput(builders.collective_record()) is None
+    assert metrics.throughput(builders.failed_record()) is None

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final
 
-from bench_runner.analysis.metrics import MetricValue, headline, median
+from bench_runner.analysis.metrics import MetricValue, median, throughput
 from bench_runner.record import RunRecord
 from bench_runner.spec import Training
 
@@ -57,14 +57,14 @@ def efficiencies(records: Iterable[RunRecord]) -> dict[str, list[MetricValue]]:
     rates: dict[Key, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     candidates: list[tuple[RunRecord, Key, float]] = []
     for record in records:
-        rate = headline(record, "throughput") if isinstance(record.spec.task, Training) else None
+        rate = throughput(record)
         if rate is None or not isinstance(record.spec.task, Training):
             continue
         key = _key(record, record.spec.task)
-        candidates.append((record, key, rate.value))
+        candidates.append((record, key, rate))
         name = denominator_of(record)
         if name is not None:
-            rates[key][name].append(rate.value)
+            rates[key][name].append(rate)
     values: dict[str, list[MetricValue]] = {}
     for record, key, rate_value in candidates:
         own = denominator_of(record)

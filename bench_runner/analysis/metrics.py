@@ -154,6 +154,15 @@ def headline(record: RunRecord, metric: str, *, message_bytes: int | None = None
     return max(found, key=lambda value: value.value, default=None)
 
 
+def throughput(record: RunRecord) -> float | None:
+    """Samples a second of the whole job, or None where no steps were timed: as in ``metric_values``, and quicker."""
+    task = record.spec.task
+    timed = [rank for rank in record.ranks if fsum(rank.step_seconds) > 0]
+    if record.outcome != "ok" or not timed or not isinstance(task, Training):
+        return None
+    return task.global_batch(record.spec.device_count) / mean(max((rank.step_seconds for rank in timed), key=fsum))
+
+
 # --- training ---------------------------------------------------------------------------------------------------
 
 
@@ -246,17 +255,16 @@ def memory_values(ranks: Iterable[RankSamples]) -> Iterator[MetricValue]:
     """The process × device matrix: never a sum, a mean or the own device alone.  What is not known gives no value."""
     for rank in ranks:
         for cell in rank.memory:
-            for metric in MEMORY_FIELDS:
-                amount = _bytes(cell, metric)
+            for metric, amount in zip(MEMORY_FIELDS, _amounts(cell), strict=True):
                 if amount is not None:
                     yield MetricValue(metric=metric, value=float(amount), rank=rank.rank, device=cell.device)
         if rank.peak_rss_bytes is not None:
             yield MetricValue(metric="peak_rss", value=float(rank.peak_rss_bytes), rank=rank.rank)
 
 
-def _bytes(cell: DeviceMemory, metric: str) -> int | None:
-    amount: int | None = getattr(cell, f"{metric}_bytes")
-    return amount
+def _amounts(cell: DeviceMemory) -> tuple[int | None, ...]:
+    """In the order of ``MEMORY_FIELDS``."""
+    return cell.peak_allocated_bytes, cell.peak_reserved_bytes, cell.process_used_bytes, cell.device_used_bytes
 
 
 # --- doubts -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import base64
 import gzip
 import importlib.resources
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from math import isnan
@@ -103,8 +102,21 @@ def _data(page: Page) -> dict[str, Any]:
 
 def _plain(figure: Figure) -> dict[str, Any]:
     """A figure for JSON: no NaN; its words are in the page already."""
-    document = asdict(figure)
-    del document["alt"]
-    for one in document["series"]:
-        one["y"] = [None if isnan(value) else value for value in one["y"]]
-    return document
+    return {
+        "title": figure.title,
+        "kind": figure.kind,
+        "x_label": figure.x_label,
+        "y_label": figure.y_label,
+        "y_log": figure.y_log,
+        "x_bytes": figure.x_bytes,
+        "series": [
+            {
+                "name": one.name,
+                "x": one.x,
+                "y": [None if isnan(value) else value for value in one.y],
+                "role": one.role,
+                "color": one.color,
+            }
+            for one in figure.series
+        ],
+    }

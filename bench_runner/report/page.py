@@ -9,6 +9,7 @@ from math import isnan
 from typing import Final
 
 from bench_runner.analysis.efficiency import SINGLE
+from bench_runner.analysis.model import Curve
 from bench_runner.analysis.scaling import fitted, predicted_throughput
 from bench_runner.analysis.selection import LAST, select, started
 from bench_runner.analysis.summary import Case, Group, collective_curves, training_cases
@@ -29,7 +30,9 @@ from bench_runner.report.tables import (
     training_tables,
     warnings_of,
 )
-from bench_runner.spec import STRATEGIES
+from bench_runner.spec import STRATEGIES, Operation
+
+Curves = Mapping[tuple[Operation, str], Mapping[tuple[int, int], Group]]
 
 COMPARED: Final = (
     ("Throughput", "throughput", None, "samples/s", 1.0),
@@ -95,7 +98,7 @@ def page_of(records: Sequence[RunRecord]) -> Page:
 def _system(records: Sequence[RunRecord]) -> System:
     shown = select(records, session=LAST)
     newest = max(shown, key=started)
-    cases = training_cases(shown)
+    cases, curves = training_cases(shown), collective_curves(shown)
     outcomes = Counter(record.outcome for record in shown if record.outcome != "ok")
     names = Counter(accelerator.name for accelerator in newest.machine.accelerators)
     return System(
@@ -108,26 +111,25 @@ def _system(records: Sequence[RunRecord]) -> System:
         not_measured=tuple(not_measured(shown)),
         outcomes=", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
         warnings=tuple(warnings_of(shown)),
-        blocks=(*_blocks(shown, cases), *_histories(records)),
-        measures=dict(_measures(shown, cases)),
+        blocks=(*_blocks(cases, curves), *_histories(records)),
+        measures=dict(_measures(cases, curves)),
     )
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------
 
 
-def _blocks(records: Sequence[RunRecord], cases: Mapping[Case, Sequence[Group]]) -> Iterator[Block]:
-    curves = collective_curves(records)
-    all_reduce = next((curve for (operation, _), curve in curves.items() if operation == "all_reduce"), {})
-    fits = fitted(points_of(all_reduce, "latency"))
+def _blocks(cases: Mapping[Case, Sequence[Group]], curves: Curves) -> Iterator[Block]:
+    fits = {name: fitted(points_of(curve, "latency")) for name, curve in curves.items()}
+    all_reduce = next((fit for (operation, _), fit in fits.items() if operation == "all_reduce"), {})
     for case, groups in cases.items():
         if case.find_batch:
             (table,) = training_tables({case: groups})
             yield Block(name="batch", title=table.title, figures=(), table=table)
             continue
-        yield from _case_blocks(case, groups, predicted_throughput(case, groups, fits))
+        yield from _case_blocks(case, groups, predicted_throughput(case, groups, all_reduce))
     for (operation, backend), curve in curves.items():
-        yield _collective_block(operation, backend, curve)
+        yield _collective_block(operation, backend, curve, fits[operation, backend])
 
 
 def _case_blocks(case: Case, groups: Sequence[Group], predicted: Mapping[int, float]) -> Iterator[Block]:
@@ -147,10 +149,11 @@ def _case_blocks(case: Case, groups: Sequence[Group], predicted: Mapping[int, fl
             yield Block(name="memory", title=f"{table.title}, {case.name}", figures=(figure,), table=table)
 
 
-def _collective_block(operation: str, backend: str, curve: Mapping[tuple[int, int], Group]) -> Block:
+def _collective_block(
+    operation: str, backend: str, curve: Mapping[tuple[int, int], Group], fits: Mapping[int, Curve]
+) -> Block:
     table = collective_table(operation, backend, curve)
     points = points_of(curve, "latency")
-    fits = fitted(points)
     drawn = {ranks: [(size, fit.seconds(size)) for size, _ in points[ranks]] for ranks, fit in fits.items()}
     latency = figures.latency(operation, curve, drawn)
     notes = [
@@ -202,7 +205,7 @@ def _histories(records: Sequence[RunRecord]) -> Iterator[Block]:
 # --- comparison -------------------------------------------------------------------------------------------------
 
 
-def _measures(records: Sequence[RunRecord], cases: Mapping[Case, Sequence[Group]]) -> Iterator[tuple[Measure, float]]:
+def _measures(cases: Mapping[Case, Sequence[Group]], curves: Curves) -> Iterator[tuple[Measure, float]]:
     for case, groups in cases.items():
         for group in groups:
             name = f"{setting_name(group, groups)} on {group.setting.devices}: {case.name}"
@@ -212,7 +215,7 @@ def _measures(records: Sequence[RunRecord], cases: Mapping[Case, Sequence[Group]
                 if not isnan(value):
                     measure = Measure(order=(kind, *place), label=f"{label}, {name}", unit=unit, direction="higher")
                     yield measure, rounded(value * factor)
-    for (operation, backend), curve in collective_curves(records).items():
+    for (operation, backend), curve in curves.items():
         yield from _collective_measures(f"{operation.replace('_', '-')} over {backend}", curve)
 
 
