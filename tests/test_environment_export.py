@@ -117,7 +117,7 @@ def test_the_environment_that_runs_this(tmp_path: Path) -> None:
         ({"packages": [1]}, "package 0: not a mapping"),
         ({"packages": [{"name": "a"}]}, "missing or not known"),
         ({"variables": [1]}, "must be a mapping"),
-        ({"variables": {"A": 1}}, "A: must be text"),
+        ({"variables": {"A": 1}}, "variable 'A': must be text"),
         ({"python": None}, "python: must be text"),
         ({"prefix": "x" * 9000}, "prefix: must be text of at most"),
         ({"more": 1}, "'more' missing or not known"),

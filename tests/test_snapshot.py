@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,40 @@ def test_stored_commits_leave_out_what_is_not_asvs(tmp_path: Path) -> None:
         (box / name).write_text(content)
     assert stored_commits(tmp_path) == {"a" * 40: 5}
     assert stored_commits(tmp_path / "nowhere") == {}
+
+
+def _git(tree: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(tree), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def clone(tree: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of one commit, whatever git's settings on this machine."""
+    for name in [name for name in os.environ if name.startswith("GIT_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    _git(tree, "init", "-q")
+    assert git_commit(tree) is None, "no commit yet"
+    _git(tree, "add", "-A")
+    _git(tree, "commit", "-q", "-m", "one")
+    return tree
+
+
+def test_in_a_clone_git_names_the_commit(clone: Path) -> None:
+    head = (clone / ".git" / "HEAD").read_text().removeprefix("ref: ").strip()
+    assert current_commit(clone) == (clone / ".git" / head).read_text().strip()
+
+
+def test_a_tree_inside_somebody_elses_clone_is_none(clone: Path) -> None:
+    (clone / "unpacked").mkdir()
+    assert git_commit(clone / "unpacked") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to give a folder away")
+def test_a_clone_that_git_refuses_to_read_counts_as_a_tarball(clone: Path) -> None:
+    """As in a container whose user is not the tree's owner."""
+    os.chown(clone, 12345, 12345)
+    assert git_commit(clone) is None
+    assert current_commit(clone) == tree_state(clone).commit

@@ -200,8 +200,10 @@ def parse_export(document: Any, path: Path) -> EnvironmentExport:
     variables, not_read = fields["variables"], fields["not_read"]
     if not isinstance(variables, dict) or not isinstance(not_read, list):
         raise UnreadableError(f"{_WHAT} {path}: variables must be a mapping and not_read a list")
-    for name, value in (*variables.items(), *(("not_read", reason) for reason in not_read)):
-        _require_text(value, path, str(name))
+    for name, value in variables.items():
+        _require_text(value, path, f"variable {name[:100]!r}")
+    for reason in not_read:
+        _require_text(reason, path, "not_read")
     return EnvironmentExport(
         **{
             **fields,

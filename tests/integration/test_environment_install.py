@@ -17,6 +17,7 @@ import tarfile
 import time
 from pathlib import Path
 
+import filelock
 import pytest
 
 from bench_runner.environment.cache import PackageCache
@@ -26,6 +27,7 @@ from bench_runner.environment.install import create_environment, locked_environm
 from bench_runner.environment.installed import read_installed
 from bench_runner.environment.lockfile import Lock, read_lock
 from bench_runner.environment.prefix import LOCK_NAME, MARK_NAME, is_complete, locked_prefix
+from bench_runner.environment.progress import Silent
 from bench_runner.environment.supply import BuildOptions
 from bench_runner.errors import EnvironmentBuildError
 from tests.conda_channel import (
@@ -286,11 +288,10 @@ def test_a_folder_with_other_things_in_it_is_left_alone(channel: Channel, tmp_pa
     refused(lock, tmp_path / ("long" * 60) / "deep" / "er", options(tmp_path), "longer than 255")
 
 
-def _build_and_wait(lock_path: str, prefix: str, cache: str) -> None:
-    """In a child process: build with a server so slow that it is killed on the way."""
-    create_environment(
-        read_lock(lock_path), Path(prefix), BuildOptions(cache_dir=Path(cache), mirrors=(), patience=QUICK)
-    )
+def _build(lock_path: str, prefix: str, cache: str) -> None:
+    """In a child process."""
+    chosen = BuildOptions(cache_dir=Path(cache), mirrors=(), patience=QUICK)
+    create_environment(read_lock(lock_path), Path(prefix), chosen)
 
 
 def _wait_until(condition: object, seconds: float = 200) -> None:
@@ -382,19 +383,46 @@ def test_half_linked_prefix_and_cache_are_cleaned_and_built_again(channel: Chann
     assert not list(cache.extracted.glob(".unpacking*"))
 
 
-def test_two_builds_of_one_prefix_at_once(channel: Channel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prefixes", [("p", "p"), ("p", "q")], ids=["one prefix", "one cache"])
+def test_two_builds_at_once(channel: Channel, tmp_path: Path, prefixes: tuple[str, str]) -> None:
     with serve_faulty(channel.path.parent, {"big": Fault(delay_seconds=0.05, times=1)}) as (url, log):
         lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
-        arguments = (str(lock.path), str(tmp_path / "p"), str(tmp_path / "cache"))
         context = multiprocessing.get_context("spawn")
-        children = [context.Process(target=_build_and_wait, args=arguments) for _ in range(2)]
+        arguments = [(str(lock.path), str(tmp_path / name), str(tmp_path / "cache")) for name in prefixes]
+        children = [context.Process(target=_build, args=values) for values in arguments]
         for child in children:
             child.start()
         for child in children:
             child.join(200)
         assert [child.exitcode for child in children] == [0, 0]
     assert len([1 for method, name, _ in log if method == "GET" and name.startswith("big")]) == 1
-    assert is_complete(tmp_path / "p", lock.sha256)
+    assert all(is_complete(tmp_path / name, lock.sha256) for name in prefixes)
+
+
+class _Notes(Silent):
+    """Progress that frees a lock when it is told of a wait for it."""
+
+    def __init__(self, held: filelock.BaseFileLock) -> None:
+        self.notes: list[str] = []
+        self._held = held
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        self._held.release()
+
+
+@pytest.mark.parametrize("what", ["prefix", "cache"])
+def test_a_build_that_waits_says_so(channel: Channel, tmp_path: Path, what: str) -> None:
+    lock = lock_of(channel, tmp_path)
+    (tmp_path / "p").mkdir()
+    cache = PackageCache(tmp_path / "cache")
+    cache.prepare()
+    held = filelock.FileLock(tmp_path / "p" / LOCK_NAME if what == "prefix" else cache.lock_path, is_singleton=False)
+    held.acquire()
+    notes = _Notes(held)
+    assert create_environment(lock, tmp_path / "p", options(tmp_path), notes)
+    place = tmp_path / "p" if what == "prefix" else f"the package cache {tmp_path / 'cache'}"
+    assert notes.notes == [f"another build uses {place}: waiting for it"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
