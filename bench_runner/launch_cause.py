@@ -133,7 +133,7 @@ def _of_exit(found: Exit, ending: Ending) -> Cause:
     log = ending.rank_logs.get(found.rank, "")
     trace = trace_in(log)
     if found.code < 0:
-        hint = " (the kernel's, when memory runs out, or somebody's)" if found.code == -signal.SIGKILL else ""
+        hint = " (by hand, or by the kernel when memory ran out)" if found.code == -signal.SIGKILL else ""
         reason = f"rank {found.rank} was killed by {signal_name(-found.code)}{hint}"
         return Cause(outcome="failed", failure="signal", reason=reason, rank=found.rank, traceback=trace)
     reason = f"rank {found.rank} exited with code {found.code} before it had delivered its results"

@@ -14,7 +14,7 @@ from bench_runner.processes import Process, processes_of_launch
 from bench_runner.spec import RunSpec, Training
 
 STANDINS = Path(__file__).parent / "standins"
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 120.0
 
 Fault = tuple[int | str, str, str]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ import psutil
 import pytest
 
 from bench_runner.launch import LaunchPlan, run
-from bench_runner.processes import processes_of_launch
+from bench_runner.processes import processes_of_launch, rank_processes
 from bench_runner.spec import Collective, RunSpec, Training
 from tests.integration.launching import STANDINS, eventually, left, make_plan, said
 
@@ -95,6 +97,23 @@ def test_the_rendezvous_listens_on_the_loopback_alone(tmp_path: Path) -> None:
         (plan.directory / "go").touch()
         assert future.result(timeout=60)[0].outcome == "ok"
     assert listening == {("127.0.0.1", port)}
+
+
+@needs_torch
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_a_rank_killed_in_the_middle_of_training_is_named(tmp_path: Path, number: signal.Signals) -> None:
+    task = Training(workload="mlp", batch=8, steps=10_000_000)
+    spec = RunSpec(strategy="ddp", device_kind="cpu", device_count=2, task=task)
+    plan = LaunchPlan(specs=(spec,), python=sys.executable, directory=tmp_path / "launch")
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(run, plan)
+        eventually(lambda: all(said(plan.directory, rank, "case") for rank in (0, 1)))
+        os.kill(rank_processes(plan.launch_id)[1].pid, number)
+        (only,) = future.result(timeout=120)
+    assert left(plan) == []
+    assert (only.outcome, only.failure, only.failed_rank) == ("failed", "signal", 1)
+    assert str(only.reason).startswith(f"rank 1 was killed by {number.name}")
 
 
 @needs_torch
