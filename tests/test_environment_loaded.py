@@ -165,7 +165,7 @@ def test_without_torch_only_its_import_fails() -> None:
             for name in ("torch", "kernel", "bridge", "torchvision", "cuda")
         }
     )
-    assert findings["torch"].status == "fail"
+    assert (findings["torch"].status, findings["torch"].message) == ("fail", "torch is not installed")
     assert {findings[name].status for name in ("kernel", "bridge", "torchvision", "cuda")} == {"skip"}
 
 

@@ -172,8 +172,9 @@ def _step(case: LoadedCase, name: str, good: str) -> Finding:
     if step.state == "passed" and not warned:
         version = step.values.get("version")
         return Finding(check=check, status="pass", message=f"{good}{f' ({name} {version})' if version else ''}")
-    if step.missing_module == "torch" and name != "torch":
-        return Finding(check=check, status="skip", message=f"{name} needs torch, which is not installed")
+    if step.missing_module in ("numpy", "torch") and name != step.missing_module:
+        message = f"{name} needs {step.missing_module}, which is not installed"
+        return Finding(check=check, status="skip", message=message)
     if step.missing_module == name == "torchvision" and name not in case.versions:
         return Finding(check=check, status="skip", message="torchvision is not installed")
     return _broken_step(case, check, step, warned)
@@ -194,6 +195,8 @@ def _broken_step(case: LoadedCase, check: str, step: Step, warned: list[str]) ->
             if name in case.versions or name in case.locked
         ]
         lines += _named_libraries(said, case.loaded.libraries)
+    if step.missing_module == step.name:
+        return _fault(case, check, f"{step.name} is not installed", f"{step.name} of the lock", actual, tuple(lines))
     message = f"{step.name}: " + (cause.explanation if cause else f"failed: {actual.splitlines()[0][:200]}")
     return _fault(case, check, message, "a step that passes", actual[:500], tuple(dict.fromkeys(lines)))
 

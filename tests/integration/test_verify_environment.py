@@ -20,6 +20,7 @@ import jsonschema
 import pytest
 
 from bench_runner.cli import main
+from bench_runner.cli import verify as verify_command
 from bench_runner.environment.host import host_platform
 from bench_runner.environment.lockfile import Lock, read_lock
 from bench_runner.environment.verify import verify_environment
@@ -280,6 +281,45 @@ def test_what_env_create_builds_passes_and_the_remedy_repairs_it(
     capsys.readouterr()
     assert wrong(prefix.with_name("built-new")) == set()
     assert wrong(prefix) == {"environment.files.altered"}
+
+
+def test_the_lock_by_default_is_the_one_that_built_the_prefix(
+    channel: Channel, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert verify_command._lock_for(tmp_path, None) == read_lock(Path("conda-lock.yml"))
+    monkeypatch.setenv("BENCH_RUNNER_CHANNEL_URL", channel.path.as_uri())
+    monkeypatch.setenv("BENCH_RUNNER_CACHE_DIR", str(tmp_path / "packages"))
+    monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "12.9")
+    Path("conda-lock-other.yml").write_text(lock.path.read_text() + "# another file\n")
+    assert main(["env", "create", "built", "--lock", "conda-lock-other.yml"]) == 0
+    chosen = verify_command._lock_for(tmp_path / "built", None)
+    assert chosen is not None
+    assert chosen.path == Path("conda-lock-other.yml")
+    Path("conda-lock-other.yml").unlink()
+    assert verify_command._lock_for(tmp_path / "built", None) == read_lock(Path("conda-lock.yml"))
+    Path("conda-lock.yml").unlink()
+    assert verify_command._lock_for(tmp_path / "built", None) is None
+
+
+def test_without_a_lock_there_is_nothing_to_compare_with(
+    prefix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, document = _json(capsys, "--prefix", prefix, "--quick")
+    findings = {f["check"]: f for f in document["findings"]}
+    assert findings["environment.lock"]["status"] == "skip"
+    assert not any(check.startswith("environment.packages.") for check in findings)
+
+
+def test_the_machine_beside_the_environment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to("/bin/false")
+    main(["verify", "--only", "machine", "--json", "--prefix", str(tmp_path)])
+    document = json.loads(capsys.readouterr().out)
+    jsonschema.validate(document, json.loads((ROOT / "docs/schemas/verify-1.json").read_text()))
+    assert list(document["groups"]) == ["machine"]
+    assert document["seconds"].keys() == {"machine"}
 
 
 def test_text_says_the_worst_first_and_what_was_skipped(
