@@ -94,11 +94,18 @@ def _is_broken_connection(error: BaseException) -> bool:
     return not refused
 
 
-def fetch(session: requests.Session, url: str, part: Path, patience: Patience, advance: Callable[[int], None]) -> bool:
+def fetch(
+    session: requests.Session,
+    url: str,
+    part: Path,
+    patience: Patience,
+    advance: Callable[[int], None],
+    note: Callable[[str], None],
+) -> bool:
     """Download ``url`` into ``part``, going on where an earlier attempt, even an earlier process, left off.
 
     Returns whether the file was put together from pieces.  ``advance`` is told of bytes as they come, those already
-    there included.  Raises EnvironmentBuildError when patience is at its end.
+    there included, ``note`` of every new attempt.  Raises EnvironmentBuildError when patience is at its end.
     """
     import tenacity
 
@@ -115,12 +122,18 @@ def fetch(session: requests.Session, url: str, part: Path, patience: Patience, a
         + tenacity.wait_random(0, patience.first_wait_seconds),
         retry=tenacity.retry_if_exception_type(_TransientError),
         reraise=True,
+        before_sleep=lambda state: note(_again(url, state)),
     )
     try:
         retrying(attempt)
     except _TransientError as error:
         raise unreachable(url, error.__cause__ or error) from error
     return pieces > 0
+
+
+def _again(url: str, state: Any) -> str:
+    error = state.outcome.exception()
+    return f"{shown(url)}: {reason_of(error.__cause__ or error)}; trying again ({state.attempt_number})"
 
 
 def _size(path: Path) -> int:

@@ -99,6 +99,10 @@ class Supply:
         with self._telling:
             self._progress.advance(amount)
 
+    def _note(self, text: str) -> None:
+        with self._telling:
+            self._progress.note(text)
+
     def _sizes(self, packages: Sequence[LockedPackage]) -> list[int]:
         """Archive sizes in bytes as far as they can be told, which also finds an unreachable channel at once."""
         with ThreadPoolExecutor(_DOWNLOADS_AT_ONCE) as pool:
@@ -147,13 +151,13 @@ class Supply:
 
     def _download(self, package: LockedPackage, url: str) -> None:
         part = self._cache.part(package)
-        pieced = fetch(self._session(), url, part, self._options.patience, self._advance)
+        pieced = fetch(self._session(), url, part, self._options.patience, self._advance, self._note)
         fault = check_hashes(package, part)
         if fault is not None and pieced:
             # Pieces of different files, perhaps: once more in one go before the channel is blamed.
             self._advance(-part.stat().st_size)
             part.unlink()
-            fetch(self._session(), url, part, self._options.patience, self._advance)
+            fetch(self._session(), url, part, self._options.patience, self._advance, self._note)
             fault = check_hashes(package, part)
         if fault is not None:
             part.unlink()

@@ -82,6 +82,19 @@ def options(folder: Path, **changes: object) -> BuildOptions:
     return BuildOptions(**{"cache_dir": folder / "cache", "patience": QUICK, "mirrors": (), **changes})  # type: ignore[arg-type]
 
 
+class _Notes(Silent):
+    """Progress that keeps what it is told, and frees a lock when told of a wait for it."""
+
+    def __init__(self, held: filelock.BaseFileLock | None = None) -> None:
+        self.notes: list[str] = []
+        self._held = held
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        if self._held is not None:
+            self._held.release()
+
+
 def refused(lock: Lock, prefix: Path, chosen: BuildOptions, *words: str) -> str:
     """Build, expect one line that has all the words, and that no environment came of it."""
     with pytest.raises(EnvironmentBuildError) as caught:
@@ -157,7 +170,10 @@ def test_an_altered_archive_is_refused_from_file_channels_too(channel: Channel, 
 def test_dropped_connection_is_resumed_where_it_broke(channel: Channel, tmp_path: Path) -> None:
     with serve_faulty(channel.path.parent, {"big": Fault(drop_after=100_000, times=1)}) as (url, log):
         lock = lock_of(channel, tmp_path, f"{url}/conda-forge")
-        create_environment(lock, tmp_path / "prefix", options(tmp_path))
+        notes = _Notes()
+        create_environment(lock, tmp_path / "prefix", options(tmp_path), notes)
+    assert len(notes.notes) == 1
+    assert re.search(r"big-1\.0-0\.conda: .*; trying again \(1\)", notes.notes[0])
     asked = [ranged for method, name, ranged in log if method == "GET" and name.startswith("big")]
     assert asked[0] == ""
     assert re.fullmatch(r"bytes=[1-9]\d*-", asked[1])
@@ -397,18 +413,6 @@ def test_two_builds_at_once(channel: Channel, tmp_path: Path, prefixes: tuple[st
         assert [child.exitcode for child in children] == [0, 0]
     assert len([1 for method, name, _ in log if method == "GET" and name.startswith("big")]) == 1
     assert all(is_complete(tmp_path / name, lock.sha256) for name in prefixes)
-
-
-class _Notes(Silent):
-    """Progress that frees a lock when it is told of a wait for it."""
-
-    def __init__(self, held: filelock.BaseFileLock) -> None:
-        self.notes: list[str] = []
-        self._held = held
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
-        self._held.release()
 
 
 @pytest.mark.parametrize("what", ["prefix", "cache"])
