@@ -124,7 +124,12 @@ def test_a_rank_that_never_joins_is_named_with_what_it_did_last(tmp_path: Path) 
     assert results[0].reason == expected
 
 
-@pytest.mark.parametrize("fault", ["hang", "deaf", "runaway_and_hang"])
+SLOW = pytest.mark.slow  # seconds of waiting for deadlines; a quicker sibling stays in the quick tests
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param("hang", marks=SLOW), pytest.param("deaf", marks=SLOW), "runaway_and_hang"]
+)
 def test_a_hang_in_a_case_meets_its_deadline_and_shows_the_stack(tmp_path: Path, fault: str) -> None:
     plan = make_plan(tmp_path, [(1, "case-1", fault)], cases=3, case_deadline_seconds=2.5)
     first, second, third = carry_out(plan)
@@ -273,9 +278,9 @@ def test_the_workers_hold_no_pipe_of_the_caller(tmp_path: Path) -> None:
         (signal.SIGINT, None, "[]"),
         (signal.SIGINT, "started", '[["all", "started", "hang"]]'),
         (signal.SIGINT, "case", HANGS),
-        (signal.SIGINT, "leaving", '[["all", "leaving", "deaf"]]'),
+        pytest.param(signal.SIGINT, "leaving", '[["all", "leaving", "deaf"]]', marks=SLOW),
         (signal.SIGTERM, "case", HANGS),
-        (signal.SIGHUP, "case", HANGS),
+        pytest.param(signal.SIGHUP, "case", HANGS, marks=SLOW),
     ],
 )
 def test_an_interrupt_ends_every_process_and_then_the_caller(
@@ -332,6 +337,7 @@ def test_a_supervisor_that_cannot_write_its_result_says_so(tmp_path: Path) -> No
     assert str(second.reason).startswith("the supervisor of the workers failed: IsADirectoryError")
 
 
+@SLOW
 def test_a_kernel_without_process_descriptors_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(pid: int) -> int:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
