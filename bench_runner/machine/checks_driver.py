@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from bench_runner.finding import Finding
-from bench_runner.machine.nvml import code_text, cuda_version_text
+from bench_runner.machine.nvml import cuda_version_text
+from bench_runner.machine.nvml_library import code_text
 from bench_runner.machine.state import MachineState
 
 # The first driver of each major version of CUDA; any minor version of that CUDA runs on it ("minor version

@@ -17,7 +17,7 @@ def describe(name: str | None = None, *, root: Path = host.ROOT, nvml_deadline_s
     ``name`` is the machine's name in results, the host name by default.  Devices are all that NVML sees, whatever
     CUDA_VISIBLE_DEVICES says.  Takes up to ``nvml_deadline_seconds`` when the driver hangs, milliseconds otherwise.
     """
-    state = nvml.read(nvml_deadline_seconds)
+    state = nvml.read(nvml_deadline_seconds, identity_only=True)
     not_read = list(state.not_read)
     memory = host.memory_allowed(root)
     if memory is None:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from bench_runner.machine.nvml import NvmlUnavailable, Reader, read_pci_bus_id, read_processes, session
+from bench_runner.machine.nvml import read_pci_bus_id, read_processes
+from bench_runner.machine.nvml_library import NvmlUnavailable, Reader, session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

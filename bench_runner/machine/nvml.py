@@ -1,36 +1,18 @@
-"""NVIDIA's management library, through nvidia-ml-py: one session, and everything it tells about the devices.
+"""What NVIDIA's management library (NVML) tells about the devices.
 
-Whatever cannot be read becomes ``None`` and a line in ``not_read``; nothing here raises for a missing library, driver
-or permission except ``session``, whose ``NvmlUnavailable`` carries NVML's own code.  NVML ignores
+Whatever cannot be read becomes ``None`` and a line in ``not_read``; nothing here raises.  NVML ignores
 CUDA_VISIBLE_DEVICES: devices are told apart by UUID or PCI id, never by index.
 """
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-LIBRARY: Final = "libnvidia-ml.so.1"
-CODE_NAMES: Final = {
-    1: "uninitialized",
-    2: "invalid argument",
-    3: "not supported",
-    4: "no permission",
-    6: "not found",
-    9: "driver not loaded",
-    10: "time-out",
-    12: "library not found",
-    13: "function not found",
-    15: "GPU is lost",
-    16: "reset required",
-    17: "operating system error",
-    18: "library and kernel module differ in version",
-    999: "unknown error",
-}
+from bench_runner.machine.nvml_library import NvmlUnavailable, Reader, code_text, session
+
 # NVML_NVLINK_MAX_LINKS has grown over the generations; a device answers "invalid argument" behind its last link.
 _MOST_LINKS: Final = 36
 _GPU_CORE_SENSOR: Final = 0
@@ -48,14 +30,6 @@ THROTTLE_REASONS: Final = {
     0x100: "display-clocks",
 }
 COMPUTE_MODES: Final = {0: "default", 1: "exclusive-thread", 2: "prohibited", 3: "exclusive-process"}
-
-
-class NvmlUnavailable(Exception):
-    """NVML cannot be used; ``code`` is NVML's (12: no library, 9: no driver, …), or None without nvidia-ml-py."""
-
-    def __init__(self, code: int | None, text: str) -> None:
-        self.code = code
-        super().__init__(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,66 +86,6 @@ class NvmlState:
     cuda_version: str | None = None
     devices: tuple[NvmlDevice, ...] = ()
     not_read: tuple[str, ...] = ()
-
-
-def code_text(code: int) -> str:
-    """``no permission (NVML code 4)``."""
-    return f"{CODE_NAMES.get(code, 'error')} (NVML code {code})"
-
-
-@contextmanager
-def session() -> Iterator[Any]:
-    """The module ``pynvml`` with the library initialised; shut down afterwards, and only when init succeeded.
-
-    The library is looked for first, so that a host without it does not pay for the import.
-    """
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError as error:
-        raise NvmlUnavailable(12, f"{code_text(12)}: {error}") from error
-    try:
-        import pynvml
-    except ImportError as error:
-        raise NvmlUnavailable(None, f"nvidia-ml-py cannot be imported: {error}") from error
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise NvmlUnavailable(error.value, code_text(error.value)) from error
-    try:
-        yield pynvml
-    finally:
-        # A device that fell off the bus can make the shutdown fail as well; there is nothing left to release then.
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-
-
-class Reader:
-    """Calls NVML functions by name; a failure becomes ``None`` and a line, the same line only once."""
-
-    def __init__(self, nvml: Any) -> None:
-        self.nvml = nvml
-        self._failures: dict[str, list[str]] = {}
-
-    def call(self, where: str, function: str, *arguments: Any) -> Any:
-        """The function's value, or None.  ``where`` names the device in the line about a failure."""
-        try:
-            return getattr(self.nvml, function)(*arguments)
-        except self.nvml.NVMLError as error:
-            self.note(function, code_text(error.value), where)
-        except AttributeError:
-            self.note(function, "not in the installed module pynvml", where)
-        except UnicodeDecodeError:
-            self.note(function, "answered with text that is not UTF-8", where)
-        return None
-
-    def note(self, function: str, why: str, where: str) -> None:
-        """Remember that ``function`` failed for the device ``where``."""
-        self._failures.setdefault(f"{function.removeprefix('nvml')}: {why}", []).append(where)
-
-    @property
-    def not_read(self) -> tuple[str, ...]:
-        """One line a function and reason, with the devices concerned."""
-        return tuple(f"NVML {line} ({', '.join(dict.fromkeys(where))})" for line, where in self._failures.items())
 
 
 def throttle_names(mask: int) -> tuple[str, ...]:
@@ -234,6 +148,32 @@ def _divided(value: int | None, by: float) -> float | None:
     return None if value is None else value / by
 
 
+def read_identity(reader: Reader, index: int) -> NvmlDevice:
+    """What a record keeps of the device with this NVML index, and no more: each call can take milliseconds."""
+    where = f"GPU {index}"
+    handle = reader.call(where, "nvmlDeviceGetHandleByIndex", index)
+    if handle is None:
+        return NvmlDevice(index=index)
+
+    def get(function: str, *arguments: Any) -> Any:
+        return reader.call(where, f"nvmlDeviceGet{function}", handle, *arguments)
+
+    memory = get("MemoryInfo")
+    mig = get("MigMode")
+    return NvmlDevice(
+        index=index,
+        name=get("Name"),
+        uuid=get("UUID"),
+        pci_bus_id=read_pci_bus_id(reader, where, handle),
+        memory_total_bytes=None if memory is None else int(memory.total),
+        power_limit_watts=_divided(get("EnforcedPowerLimit"), 1000),
+        sm_clock_max_mhz=get("MaxClockInfo", _CLOCK_SM),
+        pcie_generation_max=get("MaxPcieLinkGeneration"),
+        pcie_width_max=get("MaxPcieLinkWidth"),
+        mig=None if mig is None else bool(mig[0]),
+    )
+
+
 def read_device(reader: Reader, index: int) -> NvmlDevice:
     """Everything about the device with this NVML index."""
     where = f"GPU {index}"
@@ -284,14 +224,14 @@ def read_device(reader: Reader, index: int) -> NvmlDevice:
     )
 
 
-def _read_all() -> NvmlState:
+def _read_all(read_one: Callable[[Reader, int], NvmlDevice]) -> NvmlState:
     try:
         with session() as nvml:
             reader = Reader(nvml)
             driver = reader.call("system", "nvmlSystemGetDriverVersion")
             cuda = reader.call("system", "nvmlSystemGetCudaDriverVersion_v2")
             count = reader.call("system", "nvmlDeviceGetCount") or 0
-            devices = tuple(read_device(reader, index) for index in range(count))
+            devices = tuple(read_one(reader, index) for index in range(count))
             return NvmlState(
                 code=0,
                 driver_version=driver,
@@ -303,15 +243,18 @@ def _read_all() -> NvmlState:
         return NvmlState(code=error.code, reason=str(error), not_read=(f"NVML: {error}",))
 
 
-def read(deadline_seconds: float = 20.0) -> NvmlState:
+def read(deadline_seconds: float = 20.0, *, identity_only: bool = False) -> NvmlState:
     """Everything NVML tells, within a deadline: a driver in trouble can block a call for ever.
+
+    ``identity_only`` leaves out what a record does not keep.
 
     The reading runs in a daemon thread (ctypes gives up the interpreter's lock), which a hang leaves behind.
     """
     if not deadline_seconds > 0:
         raise ValueError(f"deadline_seconds = {deadline_seconds!r}: must be positive")
     answers: list[NvmlState] = []
-    thread = threading.Thread(target=lambda: answers.append(_read_all()), name="nvml", daemon=True)
+    read_one = read_identity if identity_only else read_device
+    thread = threading.Thread(target=lambda: answers.append(_read_all(read_one)), name="nvml", daemon=True)
     thread.start()
     thread.join(deadline_seconds)
     if answers:

@@ -21,7 +21,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from bench_runner.machine.memory import normalised
-from bench_runner.machine.nvml import NvmlUnavailable, code_text, session, throttle_names
+from bench_runner.machine.nvml import throttle_names
+from bench_runner.machine.nvml_library import NvmlUnavailable, code_text, session
 
 PERIOD_SECONDS: Final = 1.0
 # At the tenth failure in a row a device is given up: a lost one does not come back within a run.
