@@ -72,6 +72,7 @@ def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
     group = Group(device, ranks, wanted=spec.strategy == "ddp", timeout_seconds=timeout_seconds)
     group.barrier()
     channel.state("joined")
+    channel.runtime(runtime.describe(device.kind))  # a case that fails must say what it ran on, too
     identity = {
         "rank": ranks.rank,
         "local_rank": ranks.local_rank,
@@ -98,7 +99,7 @@ def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
             measured_memory = {}
         channel.result(case, {**identity, **samples, **measured_memory}, [])
     progress.case = None
-    channel.runtime(runtime.describe(device.kind))
+    channel.runtime(runtime.describe(device.kind))  # with what the cases loaded: the last one counts
     channel.state("leaving")
     group.leave()
 
