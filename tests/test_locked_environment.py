@@ -7,6 +7,7 @@ records: the entries of ``repodata.json`` for its files.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from bench_runner.environment.lockcheck import lock_findings
 from bench_runner.environment.lockfile import Lock, LockedPackage, read_lock
@@ -227,3 +230,63 @@ def test_a_lock_for_another_platform(copied: Path) -> None:
     lock = read_lock(copied / "conda-lock.yml")
     (finding,) = lock_findings(lock, read_source(lock), "linux-aarch64")
     assert (finding.check, finding.status) == ("environment.lock.platform", "fail")
+
+
+SMALL_ENVIRONMENT = b"""name: small
+channels:
+  - conda-forge
+platforms:
+  - linux-64
+dependencies:
+  - python 3.12.*
+  - pytorch >=2.10,<2.11 cuda129*
+  - conda-forge::numpy >=2
+"""
+PIECES = [
+    b"\n",
+    b"- ",
+    b": ",
+    b"[",
+    b"{",
+    b">=",
+    b"::",
+    b"*",
+    b"=",
+    b"&a ",
+    b"*a",
+    b"\t",
+    b'"',
+    b"\xff",
+    b"- pip:\n",
+    b"  # [osx]",
+]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, len(SMALL_ENVIRONMENT)), st.integers(0, 9), st.sampled_from(PIECES)), max_size=4
+    )
+)
+def test_any_environment_file_is_read_or_one_line(tmp_path: Path, edits: list[tuple[int, int, bytes]]) -> None:
+    content = bytearray(SMALL_ENVIRONMENT)
+    for start, removed, piece in edits:
+        content[start : start + removed] = piece
+    (tmp_path / "environment.yml").write_bytes(content)
+    lock = dataclasses.replace(SMALL_LOCK, path=tmp_path / "conda-lock.yml")
+    try:
+        findings = lock_findings(lock, read_source(lock), "linux-64")
+    except UnreadableError as error:
+        is_one_line(error)
+    else:
+        assert all(finding.remedy for finding in findings if finding.status in ("warn", "fail"))
+
+
+def is_one_line(error: UnreadableError) -> None:
+    assert len(str(error).splitlines()) == 1
+
+
+SMALL_LOCK = dataclasses.replace(
+    read_lock(ROOT / "conda-lock.yml"),
+    packages=tuple(p for p in read_lock(ROOT / "conda-lock.yml").packages if p.name in ("python", "pytorch", "numpy")),
+)

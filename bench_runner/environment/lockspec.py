@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from bench_runner.environment.lockfile import Lock
 from bench_runner.environment.reading import YamlValue, decode_text, load_plain_yaml, read_bounded
@@ -15,7 +16,16 @@ from bench_runner.errors import UnreadableError
 
 LARGEST_SOURCE_BYTES: Final = 1 << 20
 _WHAT: Final = "environment file"
-_SELECTOR: Final = re.compile(r"\s+#.*$")
+_CONDA_LOCK_RAISES: Final = (
+    ValueError,  # pydantic's too
+    TypeError,
+    LookupError,
+    AttributeError,
+    RuntimeError,
+    AssertionError,
+    yaml.YAMLError,  # its pure Python parser refuses a little more than libyaml
+)
+"""What conda-lock lets through for a damaged file, found by trying thousands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +130,6 @@ def _content_hashes(path: Path, virtual_path: Path | None) -> dict[str, frozense
                 str(platform): frozenset(backwards_compatible_content_hashes(spec, virtual, platform))
                 for platform in spec.platforms
             }
-        except (ValueError, TypeError, KeyError, AttributeError, LookupError) as error:
+        except _CONDA_LOCK_RAISES as error:
             reason = " ".join(str(error).split())[:300]
             raise UnreadableError(f"{_WHAT} {path}: conda-lock cannot read it: {reason}") from error
