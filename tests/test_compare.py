@@ -15,6 +15,7 @@ from bench_runner.analysis.comparison import Comparison, Outcome
 from bench_runner.analysis.differences import differences, pooled
 from bench_runner.analysis.noise import NoiseProfile, SessionSummary
 from bench_runner.analysis.statistics import Rule
+from bench_runner.machine.sampling import DeviceSampling, SamplingSummary, Spread
 from bench_runner.record import RunRecord
 from tests import builders
 
@@ -236,6 +237,22 @@ def test_differences_of_machine_environment_and_commit() -> None:
     }
     assert differences(left, left) == []
     assert differences(left, []) == []
+
+
+def sampled(clock: float, reason: str) -> RunRecord:
+    device = DeviceSampling(
+        uuid="GPU-0",
+        samples=20,
+        sm_clock_mhz=Spread(minimum=clock, median=clock, maximum=clock),
+        throttle_share={reason: 0.5, "short": 0.01},
+    )
+    return builders.training_record(sampling=SamplingSummary(devices=(device,)))
+
+
+def test_clocks_and_throttling_during_the_runs_are_differences() -> None:
+    found = {d.name: (d.baseline, d.candidate) for d in differences([sampled(1980, "idle")], [sampled(1410, "power")])}
+    assert found == {"throttled by": ("idle", "power"), "SM clock during the runs (MHz)": ("1980", "1410")}
+    assert differences([sampled(1980, "idle")], [sampled(1965, "idle")]) == []
 
 
 def test_a_side_of_several_machines_is_said_to_be_one() -> None:

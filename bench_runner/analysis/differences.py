@@ -9,7 +9,9 @@ from functools import partial
 from typing import Final, Literal
 
 from bench_runner.analysis.asv_results import AsvResult
+from bench_runner.analysis.metrics import median
 from bench_runner.machine.info import MachineInfo
+from bench_runner.machine.sampling import DeviceSampling
 from bench_runner.record import RunRecord
 
 Subject = Literal["machine", "environment", "commit"]
@@ -52,6 +54,7 @@ _READ: Final[tuple[Reading, ...]] = (
     ("machine", "driver's CUDA", lambda r: r.machine.driver_cuda_version),
     ("machine", "power limit (W)", _accelerator("power_limit_watts")),
     ("machine", "SM clock limit (MHz)", _accelerator("sm_clock_max_mhz")),
+    ("machine", "throttled by", lambda r: _throttled(r)),
     ("machine", "PCIe generation", _accelerator("pcie_generation")),
     ("machine", "PCIe width", _accelerator("pcie_width")),
     ("machine", "MIG", _accelerator("mig")),
@@ -79,7 +82,7 @@ def differences(baseline: Sequence[RunRecord], candidate: Sequence[RunRecord]) -
         return []
     read = [*_READ, *_packages((*baseline, *candidate)), *_variables((*baseline, *candidate))]
     told = [(subject, name, _seen(baseline, value), _seen(candidate, value)) for subject, name, value in read]
-    return _unlike(told)
+    return [*_unlike(told), *_clock_difference(baseline, candidate)]
 
 
 def asv_differences(baseline: Sequence[AsvResult], candidate: Sequence[AsvResult]) -> list[Difference]:
@@ -109,6 +112,38 @@ def _unlike(told: Iterable[tuple[Subject, str, str, str]]) -> list[Difference]:
         for subject, name, left, right in told
         if left != right
     ]
+
+
+CLOCK_TOLERANCE: Final = 0.02
+"""Clocks that were sampled are never quite equal; less than this is no difference."""
+THROTTLED_SHARE: Final = 0.05
+"""A reason for throttling counts when it was there in this part of the samples of a device."""
+
+
+def _clock_difference(baseline: Sequence[RunRecord], candidate: Sequence[RunRecord]) -> list[Difference]:
+    """The SM clocks that the devices ran at, each side's middle over launches and devices."""
+    left, right = _clock(baseline), _clock(candidate)
+    if left is None or right is None or min(left, right) <= 0 or abs(left / right - 1) <= CLOCK_TOLERANCE:
+        return []
+    return [
+        Difference(
+            subject="machine", name="SM clock during the runs (MHz)", baseline=f"{left:.0f}", candidate=f"{right:.0f}"
+        )
+    ]
+
+
+def _clock(records: Sequence[RunRecord]) -> float | None:
+    clocks = [device.sm_clock_mhz.median for device in _sampled(records) if device.sm_clock_mhz is not None]
+    return median(clocks) if clocks else None
+
+
+def _throttled(record: RunRecord) -> str | None:
+    shares = [share for device in _sampled([record]) for share in (device.throttle_share or {}).items()]
+    return "; ".join(sorted({reason for reason, share in shares if share >= THROTTLED_SHARE})) or None
+
+
+def _sampled(records: Iterable[RunRecord]) -> list[DeviceSampling]:
+    return [device for record in records if record.sampling is not None for device in record.sampling.devices]
 
 
 def _seen(records: Sequence[RunRecord], value: Callable[[RunRecord], object]) -> str:
