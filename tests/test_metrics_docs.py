@@ -8,7 +8,7 @@ import jsonschema
 import orjson
 import pytest
 
-from bench_runner import schemas, store
+from bench_runner import cli, schemas, store
 from bench_runner.analysis.frame import COLUMNS, frame_of
 from bench_runner.analysis.metrics import BUS_FACTORS, METRICS
 from bench_runner.report.document import report_document
@@ -102,3 +102,17 @@ def test_report_document_follows_its_schema() -> None:
     jsonschema.Draft202012Validator(schemas.report_schema()).validate(document)
     json.dumps(document, allow_nan=False)
     assert [row["reason"] for row in document["rows"] if row["outcome"] != "ok"] == ["rank 1 raised RuntimeError: boom"]
+
+
+def test_commands_of_the_report_page_are_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write(some_records(), tmp_path / "results", label="x")
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        line for line in (DOCS / "report.md").read_text().splitlines() if line.startswith("    bench-runner report")
+    ]
+    assert len(lines) == 6
+    for line in lines:
+        arguments = line.split("#")[0].split()[1:]
+        if "--plots" not in arguments:  # tests/test_report_plots.py draws them
+            assert cli.main(arguments) == 0, line
+    assert {path.name for path in tmp_path.iterdir()} == {"results", "report.md", "report.html", "results.parquet"}
