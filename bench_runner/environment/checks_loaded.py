@@ -32,7 +32,7 @@ class LoadedCase:
     """The probe's outcome with what it is held against.
 
     ``versions`` are installed packages and distributions, ``locked`` the lock's, name to version; ``owned`` are the
-    real paths of the files that packages brought, ``None`` where no records say; ``variables`` are the probe's own.
+    real paths of the libraries that locked packages brought, ``None`` where no records say; ``variables`` are the probe's own.
     """
 
     prefix: Path
@@ -91,7 +91,7 @@ def cuda_kernel_runs(case: LoadedCase) -> Finding:
 
 
 def libraries_owned(case: LoadedCase) -> Finding:
-    """Every library that was mapped belongs to the prefix, and there to a package."""
+    """Every library that was mapped belongs to the prefix, and there to a locked package."""
     check = "environment.loaded.libraries"
     if not case.loaded.libraries:
         return Finding(check=check, status="skip", message="the memory map was not reached")
@@ -105,7 +105,7 @@ def libraries_owned(case: LoadedCase) -> Finding:
     shadowing = [path for path in outside if TELLING_LIBRARY.fullmatch(_name(path))]
     own = {_name(path) for path in case.owned or ()}
     lines = [f"{path}: outside {case.prefix}{_twin(path, own)}" for path in outside]
-    lines += [f"{path}: of no package" for path in unowned]
+    lines += [f"{path}: of no locked package" for path in unowned]
     return Finding(
         check=check,
         status="fail" if shadowing and case.owned is not None else "warn",
@@ -208,7 +208,7 @@ def _named_libraries(said: str, libraries: tuple[str, ...]) -> list[str]:
 
 
 def _strangers(case: LoadedCase) -> tuple[list[str], list[str]]:
-    """Libraries outside the prefix, and libraries inside of no package."""
+    """Libraries outside the prefix, and libraries inside of no locked package."""
     prefix = os.path.realpath(case.prefix)
     base = os.path.realpath(str(case.loaded.step("interpreter").values.get("base_prefix") or prefix))
     has_records = case.owned is not None

@@ -83,7 +83,7 @@ def verify_environment(
             loaded=loaded,
             versions=gathered.versions,
             locked=_locked_versions(lock),
-            owned=gathered.owned,
+            owned=gathered.owned(lock),
             variables=variables,
             remedy=_rebuild(prefix, lock),
         )
@@ -132,14 +132,14 @@ class _Gathered:
         found = {d.name: d.version for d in self.distributions}
         return found | {p.name: f"{p.version}={p.build}" for p in self.packages}
 
-    @property
-    def owned(self) -> frozenset[str] | None:
+    def owned(self, lock: Lock | None) -> frozenset[str] | None:
+        """Real paths of the libraries that packages brought: of locked ones, if there is a lock."""
         if self.installed is None:
             return None
         root = os.path.realpath(self.prefix)
-        return frozenset(
-            os.path.realpath(f"{root}/{f.path}") for p in self.packages for f in p.files if ".so" in f.path
-        )
+        locked = _locked_versions(lock)
+        packages = [package for package in self.packages if package.name in locked or not locked]
+        return frozenset(os.path.realpath(f"{root}/{f.path}") for p in packages for f in p.files if ".so" in f.path)
 
 
 def _gather(prefix: Path, clock: _Clock) -> _Gathered:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psutil
 import pytest
 
 from bench_runner.cli import main
@@ -102,10 +103,10 @@ def test_a_crash_at_import_is_a_finding(prefix: Path, lock: Lock) -> None:
 def test_an_endless_import_ends_at_the_deadline(prefix: Path, lock: Lock) -> None:
     _set_torch(prefix, "import subprocess, time; subprocess.Popen(['sleep', '300.125']); time.sleep(300)")
     started = time.monotonic()
-    finding = _judge(prefix, lock, deadline=3.0)["loaded.torch"]
-    assert finding.actual == "the process did not end within 3 s"
-    assert time.monotonic() - started < 60
-    assert subprocess.run(["pgrep", "-f", "sleep 300.125"], capture_output=True).returncode == 1
+    finding = _judge(prefix, lock, deadline=8.0)["loaded.torch"]
+    assert finding.actual == "the process did not end within 8 s"
+    assert time.monotonic() - started < 100
+    assert not [process for process in psutil.process_iter(["cmdline"]) if "300.125" in (process.info["cmdline"] or [])]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_two_openmp_runtimes_and_a_library_of_no_package(prefix: Path, lock: Loc
     assert findings["loaded.openmp"].status == "warn"
     assert set(findings["loaded.openmp"].evidence) == {str(path) for path in libraries}
     assert findings["loaded.libraries"].status == "warn"
-    assert f"{libraries[0]}: of no package" in findings["loaded.libraries"].evidence
+    assert f"{libraries[0]}: of no locked package" in findings["loaded.libraries"].evidence
 
 
 def test_variables_that_shadow(prefix: Path, lock: Lock, tmp_path: Path) -> None:
