@@ -32,7 +32,8 @@ class LoadedCase:
     """The probe's outcome with what it is held against.
 
     ``versions`` are installed packages and distributions, ``locked`` the lock's, name to version; ``owned`` are the
-    real paths of the libraries that locked packages brought, ``None`` where no records say; ``variables`` are the probe's own.
+    real paths of the libraries that locked packages brought, ``None`` where no records say; ``variables`` are the
+    probe's own.
     """
 
     prefix: Path
