@@ -188,6 +188,43 @@ def startup(
     return _finish("startup", judge_startup(report), as_json, {"trials": tried})
 
 
+def staged(
+    workload: Annotated[
+        str, typer.Option(help="Built-in workload, or module:factory of (model, loss, batch).")
+    ] = "mlp",
+    device: Annotated[str, typer.Option(help="cpu, cuda, xpu, npu or hpu.")] = "cpu",
+    devices: Annotated[int, typer.Option(min=1, max=64, help="Number of devices (on the CPU: of processes).")] = 2,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per device.")] = 4,
+    tolerance: Annotated[float, typer.Option(min=0, help="Relative difference of gradients that is allowed.")] = 1e-3,
+    deadline: Annotated[float, typer.Option(min=1, max=86400, help="Seconds for each stage.")] = 120,
+    as_json: _Json = False,
+) -> int:
+    """Compare the gradients of one global batch: one process, with a sampler, DDP with 1, 2, 4 ... ranks.
+
+    Names the first stage that differs from the single process, or fails.
+
+    Example: bench-runner doctor staged --workload train:workload --devices 4
+    """
+    from bench_runner.cli import output as printer
+    from bench_runner.doctor.staged import run_staged
+    from bench_runner.doctor.staged_rules import judge_staged
+    from bench_runner.doctor.startup_run import require_device_kind
+
+    outcomes = run_staged(
+        workload,
+        device_kind=require_device_kind(device),
+        devices=devices,
+        per_device_batch=batch,
+        python=_worker_python(),
+        deadline_seconds=deadline,
+        note=printer.note,
+    )
+    stages = [
+        {"stage": o.stage, "ranks": o.world_size, "error": o.error, "seconds": round(o.seconds, 1)} for o in outcomes
+    ]
+    return _finish("staged", judge_staged(outcomes, tolerance), as_json, {"stages": stages})
+
+
 def _worker_python() -> str:
     from bench_runner.interpreter import find_worker_python
 
@@ -195,9 +232,10 @@ def _worker_python() -> str:
 
 
 _COMMANDS: dict[str, Callable[..., int]] = {
+    "watch": watch,
     "log": log,
+    "startup": startup,
     "loader": loader,
     "checkpoint": checkpoint,
-    "watch": watch,
-    "startup": startup,
+    "staged": staged,
 }

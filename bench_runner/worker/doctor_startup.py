@@ -16,7 +16,7 @@ from bench_runner.worker.devices import Device, select
 from bench_runner.worker.doctor_ranks import start_group
 from bench_runner.worker.workloads import build
 
-_BACKENDS: Final = {"cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl"}
+BACKENDS: Final = {"cuda": "nccl", "xpu": "xccl", "npu": "hccl", "hpu": "hccl"}
 _SIDE: Final = 256
 _SIZES: Final = (1, 256, 1 << 18)
 """Elements of float32: 4 B, 1 KiB, 1 MiB; on accelerators 32 MiB as well."""
@@ -38,7 +38,7 @@ def run(rank: int, world: dict[str, Any], directory: Path, say: Any) -> None:
     say("phase", name="device")
     if options["until"] == "device":
         return
-    start_group(rank, world, directory, _BACKENDS.get(options["device_kind"], "gloo"))
+    start_group(rank, world, directory, BACKENDS.get(options["device_kind"], "gloo"))
     say("phase", name="process-group")
     check_collectives(device, rank, world["world_size"])
     say("phase", name="collective")

@@ -13,18 +13,7 @@ torch = pytest.importorskip("torch")
 
 from bench_runner.doctor.checkpoint import CheckpointProbe, probe_checkpoint  # noqa: E402
 from bench_runner.worker import doctor_checkpoint  # noqa: E402
-
-
-def on_device(path: Path, content: Any, device: str = "cuda:0") -> Path:
-    """A checkpoint as a machine with such a device would have saved it: the same bytes with another location."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    here, there = b"X\x03\x00\x00\x00cpu", b"X" + len(device).to_bytes(4, "little") + device.encode()
-    with zipfile.ZipFile(buffer) as source, zipfile.ZipFile(path, "w") as out:
-        for entry in source.infolist():
-            data = source.read(entry)
-            out.writestr(entry.filename, data.replace(here, there) if entry.filename.endswith("data.pkl") else data)
-    return path
+from tests.integration.checkpoints import on_device  # noqa: E402
 
 
 def events_of(path: Path, model: str | None = None) -> dict[str, dict[str, Any]]:

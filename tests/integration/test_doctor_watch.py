@@ -157,7 +157,7 @@ VERDICTS = {
 
 
 def test_every_faulty_trainer_is_run() -> None:
-    assert {path.stem for path in FAULTY.glob("*.py")} == {*VERDICTS, "loaders"}
+    assert {path.stem for path in FAULTY.glob("*.py")} == {*VERDICTS, "loaders", "workloads"}
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_trainer_gets_its_verdict(name: str, tmp_path: Path) -> None:
     more = {"CHECKPOINT": str(tmp_path / "device0.pt")}
     if name == "checkpoint_device0":
         torch = pytest.importorskip("torch")
-        from test_doctor_checkpoint import on_device
+        from tests.integration.checkpoints import on_device
 
         on_device(tmp_path / "device0.pt", torch.nn.Linear(8, 1).state_dict())
     with socket.socket() as taken, socket.socket() as free, job_environment(**more) as environment:
