@@ -20,6 +20,8 @@ SIZES: Final = tuple(1 << power for power in range(10, 25, 2))
 """1 KiB to 16 MiB in steps of four."""
 CUDA_SIZES: Final = tuple(1 << power for power in range(10, 29, 2))
 """1 KiB to 256 MiB: a fast link needs larger messages to be filled."""
+_DEADLINE_SECONDS: Final = 120.0
+_PAIR_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +82,24 @@ def measure_links(
     *,
     sizes: Sequence[int] | None = None,
     budget_seconds: float = 0.15,
-    deadline_seconds: float = 120.0,
+    deadline_seconds: float | None = None,
     nodes: int = 1,
     node_rank: int = 0,
     rendezvous: str | None = None,
 ) -> LinkMeasurement:
     """Launch the probes with ``python`` and collect what they say; a probe that fails is a reason, not an exception.
 
-    ``directory`` takes the launches' files.  With several nodes this is called on each, with the first one's
-    ``rendezvous`` (host:port); each then has its own ranks' account.  Takes about ten seconds for two processes.
+    ``directory`` takes the launches' files.  Each launch ends by its deadline, by default two minutes and three
+    seconds for each pair; of more than one pair three sizes are timed.  With several nodes this is called on each,
+    with the first one's ``rendezvous`` (host:port); each then has its own ranks' account.  Takes about ten seconds
+    for two processes.
     """
+    chosen = list(sizes or (SIZES if device_kind == "cpu" else CUDA_SIZES))
+    pairs = device_count * (device_count - 1) // 2
+    deadline = deadline_seconds or _DEADLINE_SECONDS + _PAIR_SECONDS * pairs
     options: dict[str, Any] = {
-        "sizes": list(sizes or (SIZES if device_kind == "cpu" else CUDA_SIZES)),
+        "sizes": chosen,
+        "pair_sizes": chosen if pairs == 1 else sorted({chosen[0], chosen[len(chosen) // 2], chosen[-1]}),
         "budget_seconds": budget_seconds,
         "most_calls": 50,
         "copy_bytes": 64 << 20,
@@ -106,8 +114,8 @@ def measure_links(
             device_kind=device_kind,
             device_count=device_count,
             nodes=nodes,
-            deadline_seconds=deadline_seconds,
-            task=Collective(operation="all_reduce", message_bytes=tuple(options["sizes"])),
+            deadline_seconds=deadline,
+            task=Collective(operation="all_reduce", message_bytes=tuple(chosen)),
         )
         plan = launch.LaunchPlan(
             specs=(spec,),
@@ -121,7 +129,9 @@ def measure_links(
         result = _launch(plan, "ranks", failures)
         series = parse_series(result.ranks, device_count) if result else ()
     if device_kind != "cpu" and nodes == 1:
-        result = _launch(_copies_plan(python, device_kind, device_count, directory, options), "copies", failures)
+        result = _launch(
+            _copies_plan(python, device_kind, device_count, directory, options, deadline), "copies", failures
+        )
         copies = parse_copies(result.ranks) if result else ()
         if "copies" in failures:
             failures["copies"] += _last_pair(directory / "copies" / "progress.txt")
@@ -131,13 +141,14 @@ def measure_links(
 
 
 def _copies_plan(
-    python: str, device_kind: DeviceKind, device_count: int, directory: Path, options: dict[str, Any]
+    python: str, device_kind: DeviceKind, device_count: int, directory: Path, options: dict[str, Any], deadline: float
 ) -> launch.LaunchPlan:
     # One process that drives all devices: for the launch that is what data_parallel is, whatever it then does.
     spec = RunSpec(
         strategy="data_parallel",
         device_kind=device_kind,
         device_count=device_count,
+        deadline_seconds=deadline,
         task=Training(workload="mlp", batch=1),
     )
     return launch.LaunchPlan(

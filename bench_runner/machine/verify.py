@@ -72,12 +72,12 @@ def links_findings(
     device_kind: DeviceKind | None = None,
     device_count: int | None = None,
     environ: Mapping[str, str] | None = None,
-    deadline_seconds: float = 120.0,
+    deadline_seconds: float | None = None,
 ) -> list[Finding]:
     """Measure this host's links with processes of ``python`` and judge them.
 
     By default all visible NVIDIA devices, or two processes over gloo on a host without any.  Each of the two launches
-    ends within ``deadline_seconds`` and the launch's own start-up time.
+    ends within ``deadline_seconds`` (default: see ``measure_links``) and the launch's own start-up time.
     """
     # Here because judging a machine alone needs neither scipy nor the launcher.
     from bench_runner.machine.checks_links import judge_links

@@ -1,7 +1,8 @@
 """Time the links between ranks: all-reduce over all, and there and back between every pair; values checked.
 
-``python -m bench_runner.worker.links LAUNCH_JSON``, started by torchrun.  Options of the launch: ``sizes`` (bytes),
-``budget_seconds`` (about how long a size is timed), ``most_calls``, ``pairs`` (whether to go through the pairs).
+``python -m bench_runner.worker.links LAUNCH_JSON``, started by torchrun.  Options of the launch: ``sizes`` and
+``pair_sizes`` (bytes), ``budget_seconds`` (about how long a size is timed), ``most_calls``, ``pairs`` (whether to go
+through the pairs).
 """
 
 from __future__ import annotations
@@ -112,11 +113,15 @@ def sweep(
     device: Device,
     agree_min: Callable[[float], float],
     options: dict[str, Any],
+    sizes: str = "sizes",
 ) -> dict[str, Any]:
-    """``seconds`` of each call per size, and the sizes with wrong values; those get no times."""
+    """``seconds`` of each call per size, and the sizes with wrong values; those get no times.
+
+    ``sizes`` names the option that lists the message sizes in bytes.
+    """
     seconds: dict[int, list[float]] = {}
     wrong: list[int] = []
-    for message_bytes in options["sizes"]:
+    for message_bytes in options[sizes]:
         operation.prepare(int(message_bytes))
         right = operation.check()
         calls = _calls(operation.call, device, agree_min, options)
@@ -154,9 +159,11 @@ def pairs(device: Device, group: Group, options: dict[str, Any]) -> dict[str, An
         if group.ranks.rank in (first, second):
             peer = second if group.ranks.rank == first else first
             agree = _agree_within(pair, device)
-            measured = {"send": sweep(ThereAndBack(device, group.ranks.rank, peer), device, agree, options)}
+            measured = {
+                "send": sweep(ThereAndBack(device, group.ranks.rank, peer), device, agree, options, "pair_sizes")
+            }
             if group.size > 2:
-                measured["all_reduce"] = sweep(AllReduce(device, 2, pair), device, agree, options)
+                measured["all_reduce"] = sweep(AllReduce(device, 2, pair), device, agree, options, "pair_sizes")
             found[f"{first}-{second}"] = measured
         group.barrier()
         dist.destroy_process_group(pair)

@@ -117,7 +117,7 @@ def test_copies_of_one_device(tmp_path: Path) -> None:
 
 def test_links_of_all_devices(tmp_path: Path, devices: int) -> None:
     several(devices)
-    measured = measure_links(sys.executable, "cuda", devices, tmp_path, deadline_seconds=240.0)
+    measured = measure_links(sys.executable, "cuda", devices, tmp_path)
     assert measured.failures == {}
     assert measured.series[0].ranks == tuple(range(devices))
     assert all(series.wrong == () for series in measured.series)
