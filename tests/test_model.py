@@ -24,7 +24,7 @@ from bench_runner.analysis.model import (
     ring_seconds,
     tree_seconds,
 )
-from bench_runner.analysis.step_gap import StepTimes, comparable, explain, step_times
+from bench_runner.analysis.step_gap import StepTimes, comparable, explain, gap_line, gaps, step_times
 from tests import builders
 
 SIZES = [1 << k for k in range(10, 27)]
@@ -227,3 +227,27 @@ def test_records_that_do_not_belong_together() -> None:
     assert "needs a single and a ddp" in (comparable(ddp, single) or "")
     other = builders.training_record(strategy="ddp", devices=2, step_seconds=[[0.1] * 3] * 2, task={"batch": 99})
     assert "per-device batch differs" in (comparable(single, other) or "")
+
+
+def test_gaps_of_stored_records() -> None:
+    phases = dict.fromkeys(("data", "forward", "backward", "optimizer"), (0.02,) * 5)
+    extra = {"phase_seconds": phases, "parameters": 1000}
+    single = builders.training_record(strategy="single", devices=1, seconds=0.08, rank_changes=extra)
+    ddp = builders.training_record(devices=2, seconds=0.12, rank_changes={**extra, "no_sync_step_seconds": (0.09,) * 5})
+    seconds = {size: [[0.03 + 1e-12 * size] * 4] * 2 for size in (1024, 4096, 16384)}
+    collective = builders.collective_record(devices=2, seconds=seconds)
+    assert gaps([ddp, collective]) == []
+    (named,) = gaps([single, ddp, collective])
+    assert named.devices == 2
+    assert named.gap.measured_seconds == pytest.approx(0.12)
+    assert named.gap.parts["compute"] == pytest.approx(0.06)
+    assert named.gap.parts["exposed communication"] == pytest.approx(0.03)
+    assert named.gap.largest == "exposed communication"
+    assert named.gap.prediction is not None
+    assert named.gap.prediction.step_seconds == pytest.approx(0.06 + 0.03)
+    line = gap_line(named)
+    for words in ("on 2 devices: step 120.00 ms", "exposed communication 30.00 ms", "predicted 90.00 ms", "+33%"):
+        assert words in line
+    (unpredicted,) = gaps([single, ddp])
+    assert unpredicted.gap.prediction is None
+    assert "predicted" not in gap_line(unpredicted)

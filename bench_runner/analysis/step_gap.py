@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import Final, Literal
 
-from bench_runner.analysis.model import Curve, StepPrediction, bucket_bytes, evenly, predict_ddp_step
+from bench_runner.analysis.model import Curve, StepPrediction, bucket_bytes, evenly, fit_curve, predict_ddp_step
 from bench_runner.record import RunRecord
-from bench_runner.spec import Training
+from bench_runner.spec import Collective, Training
 
 Part = Literal["compute", "exposed communication", "input", "stragglers", "rest"]
 _BYTES_PER_GRADIENT: Final = 4
@@ -123,3 +124,67 @@ def comparable(single: RunRecord, ddp: RunRecord) -> str | None:
         if first != second:
             return f"{name} differs: {first} and {second}"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedGap:
+    """The gap of one DDP record: its case as in reports, its devices, and the parts of its step."""
+
+    case: str
+    devices: int
+    gap: StepGap
+
+
+def gaps(records: Sequence[RunRecord]) -> list[NamedGap]:
+    """The gap of every DDP training that has a single-device record to stand beside, in the order of ``records``.
+
+    Of several fitting single-device records, and of all-reduce records, the last one started counts.
+    """
+    found = []
+    for ddp in records:
+        times = step_times(ddp) if ddp.spec.strategy == "ddp" else None
+        singles = [record for record in records if comparable(record, ddp) is None and step_times(record)]
+        if times is None or not singles:
+            continue
+        single = step_times(max(singles, key=lambda record: record.started_at))
+        gap = explain(single, times, all_reduce_curve(records, ddp)) if single else None
+        if gap is not None:
+            found.append(NamedGap(case=ddp.spec.task.label, devices=ddp.spec.device_count, gap=gap))
+    return found
+
+
+def all_reduce_curve(records: Sequence[RunRecord], beside: RunRecord) -> Curve | None:
+    """The all-reduce over as many devices on the same machine in the same environment; None without one."""
+    fitting = [
+        record
+        for record in records
+        if record.outcome == "ok"
+        and isinstance(record.spec.task, Collective)
+        and record.spec.task.operation == "all_reduce"
+        and record.spec.device_count == beside.spec.device_count
+        and record.spec.device_kind == beside.spec.device_kind
+        and record.machine.fingerprint == beside.machine.fingerprint
+        and record.environment.fingerprint == beside.environment.fingerprint
+    ]
+    if not fitting:
+        return None
+    newest = max(fitting, key=lambda record: record.started_at)
+    seconds: dict[int, list[float]] = {}
+    for rank in newest.ranks:
+        for size, times in rank.collective_seconds.items():
+            seconds.setdefault(size, []).extend(times)
+    means = {size: fmean(times) for size, times in sorted(seconds.items()) if times}
+    if len(means) < 2 or not all(mean > 0 for mean in means.values()):
+        return None
+    return fit_curve(list(means), list(means.values()))
+
+
+def gap_line(named: NamedGap) -> str:
+    """One sentence for a report: how long the step is, of what it consists, and what was predicted."""
+    gap = named.gap
+    parts = ", ".join(f"{part} {seconds * 1e3:.2f} ms" for part, seconds in gap.parts.items())
+    text = f"{named.case} on {named.devices} devices: step {gap.measured_seconds * 1e3:.2f} ms = {parts}"
+    if gap.prediction is not None and gap.prediction_error is not None:
+        predicted = gap.prediction.step_seconds * 1e3
+        text += f"; predicted {predicted:.2f} ms, measured {gap.prediction_error:+.0%} of that"
+    return f"{text}; the largest part besides compute: {gap.largest}"
