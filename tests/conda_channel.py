@@ -220,6 +220,7 @@ class Channel:
             files={
                 f"bin/python{PYTHON_VERSION}": Executable(executable.read_bytes()),
                 "bin/python": Link(f"python{PYTHON_VERSION}"),
+                "lib/python3.1": Link(f"python{PYTHON_VERSION}"),  # as conda-forge's Python has it
                 "pyvenv.cfg": f"home = {executable.parent}\ninclude-system-site-packages = false\n".encode(),
             },
         )

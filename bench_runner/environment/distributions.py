@@ -42,10 +42,13 @@ def normalize(name: str) -> str:
 
 
 def site_packages_folders(prefix: Path) -> list[Path]:
-    """The folders that a Python in ``prefix`` takes third-party modules from, each once."""
+    """The folders that a Python in ``prefix`` takes third-party modules from, each once and by its own path.
+
+    Conda's Python brings a link ``lib/python3.1`` to ``lib/python3.12`` and the like: real folders come first.
+    """
     found: list[Path] = []
     for pattern in ("lib/python3*/site-packages", "lib/python3*/dist-packages", "lib64/python3*/site-packages"):
-        for folder in sorted(prefix.glob(pattern)):
+        for folder in sorted(prefix.glob(pattern), key=lambda folder: (folder.parent.is_symlink(), folder)):
             if folder.is_dir() and not any(folder.samefile(other) for other in found):
                 found.append(folder)
     return found

@@ -60,7 +60,7 @@ def _paragraph(finding: Finding) -> list[str]:
         lines.append(f"      actual    {_printable(finding.actual)}")
     lines += [f"      | {_printable(line)}" for line in finding.evidence]
     if finding.remedy:
-        lines.append(f"      remedy    {finding.remedy}")
+        lines.append(f"      remedy    {_printable(finding.remedy)}")
     return lines
 
 
