@@ -225,6 +225,38 @@ def staged(
     return _finish("staged", judge_staged(outcomes, tolerance), as_json, {"stages": stages})
 
 
+def memory(
+    command: Annotated[list[str] | None, typer.Argument(help="The job's command, after `--`.")] = None,
+    pid: Annotated[int | None, typer.Option(min=1, help="A job that runs: the PID of its launcher.")] = None,
+    max_seconds: Annotated[float, typer.Option(min=1, help="Seconds after which it ends anyhow.")] = 600,
+    kill: Annotated[bool, typer.Option("--kill", help="End the job when the time is up.")] = False,
+    as_json: _Json = False,
+) -> int:
+    """Show which rank of a job holds how much memory on which device, and name what fits.
+
+    The job runs on when the time is up, unless --kill is given.
+
+    Example: bench-runner doctor memory --max-seconds 120 --kill -- torchrun --nproc-per-node 4 train.py
+    """
+    from bench_runner.doctor.memory import probe_job
+    from bench_runner.doctor.memory_rules import judge_memory
+    from bench_runner.doctor.watch import WatchPlan
+
+    probe = probe_job(WatchPlan(command=tuple(command or ()), pid=pid, max_seconds=max_seconds, kill=kill))
+    matrix = [
+        {
+            "rank": rank.rank,
+            "pid": rank.pid,
+            "resident_bytes": rank.resident_bytes,
+            "helper_bytes": rank.helper_bytes,
+            "device_bytes": {str(device): held for device, held in rank.device_bytes.items()},
+        }
+        for rank in probe.ranks
+    ]
+    details = {"matrix": matrix, "devices": probe.devices, "samples": probe.samples, "exit_code": probe.exit_code}
+    return _finish("memory", judge_memory(probe), as_json, details)
+
+
 def _worker_python() -> str:
     from bench_runner.interpreter import find_worker_python
 
@@ -238,4 +270,5 @@ _COMMANDS: dict[str, Callable[..., int]] = {
     "loader": loader,
     "checkpoint": checkpoint,
     "staged": staged,
+    "memory": memory,
 }

@@ -133,6 +133,8 @@ def end_job(root: int, process: subprocess.Popen[bytes] | None, first: int = sig
             for member in alive:
                 send_signal(member, signal.SIGKILL)
         time.sleep(0.1)
+    if process is not None:
+        process.poll()  # collects its exit status
     _reap_adopted(family, process)
     return [p for p in family if _runs(p)]
 
