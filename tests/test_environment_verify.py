@@ -280,6 +280,17 @@ def test_the_same_version_from_pip_over_conda(prefix: Path, lock: Lock) -> None:
     assert _wrong(_judge(prefix, lock)).items() >= {"pip.over-conda": "fail", "files.altered": "fail"}.items()
 
 
+def test_a_conda_package_whose_installer_file_says_pip(channel: Channel, tmp_path: Path) -> None:
+    """Seen in older packages: the file is as the package brought it, so pip was never here."""
+    files = python_module("older", "1.0", noarch=False)
+    files[f"{SITE_PACKAGES}/older-1.0.dist-info/INSTALLER"] = b"pip\n"
+    other = Channel(tmp_path / "conda-forge")
+    other.add("older", "1.0", "py_0", files=files)
+    prefix = install_prefix(other, tmp_path / "older", cache=tmp_path / "cache")
+    lock = read_lock(other.write_lock(tmp_path / "lock.yml", url="https://conda.anaconda.org/conda-forge"))
+    assert _wrong(_judge(prefix, lock)) == {}
+
+
 def test_a_wheel_that_writes_over_another_packages_files(prefix: Path, lock: Lock) -> None:
     _wheel(prefix, "stray", "1.0", ("tool/__init__.py",))
     finding = _judge(prefix, lock)["environment.pip.over-conda"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -16,7 +17,7 @@ from bench_runner.environment.remedies import pip_uninstall
 from bench_runner.finding import Finding, Status
 
 OWN_DISTRIBUTION: Final = "bench-runner"
-NOT_FROM_PIP: Final = frozenset({"conda", ""})
+WHEEL_INSTALLERS: Final = frozenset({"pip", "uv", "poetry", "pdm"})
 _CUDA_WHEEL: Final = re.compile(r"nvidia-(?P<what>[a-z-]+)-cu(?P<major>\d\d)")
 _TORCH_RELEASE: Final = re.compile(r"(\d+)\.(\d+)")
 _TAG: Final = re.compile(r"(?:cuda|cu)(\d\d)\.?(\d)|(cpu)")
@@ -51,14 +52,26 @@ class PipCase:
 
     @property
     def from_pip(self) -> tuple[Distribution, ...]:
-        """Distributions that no conda package brought, or that another installer has put in its place."""
-        owned = {str(self.prefix / folder) for package in self.packages for folder in package.distributions}
+        """Distributions that no conda package brought, or that another installer has put in its place.
+
+        Some conda packages carry an INSTALLER that says pip: it counts as theirs while it is as they brought it.
+        """
+        owned: dict[str, str | None] = {}
+        for package in self.packages:
+            brought = {file.path: file.sha256 for file in package.files}
+            owned |= {str(self.prefix / d): brought.get(f"{d}/INSTALLER") for d in package.distributions}
         return tuple(
             d
             for d in self.distributions
             if d.name != OWN_DISTRIBUTION
-            and (str(d.info) not in owned or d.installer in ("pip", "uv", "poetry", "pdm"))
+            and (str(d.info) not in owned or (d.installer in WHEEL_INSTALLERS and not _says(d, owned[str(d.info)])))
         )
+
+
+def _says(distribution: Distribution, sha256: str | None) -> bool:
+    """Whether the hash is of an INSTALLER file with this distribution's installer."""
+    texts = (distribution.installer, f"{distribution.installer}\n")
+    return any(hashlib.sha256(text.encode()).hexdigest() == sha256 for text in texts)
 
 
 def pip_over_conda(case: PipCase) -> Finding:
