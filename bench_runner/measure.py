@@ -20,6 +20,7 @@ from bench_runner.analysis.metrics import clock_warning
 from bench_runner.analysis.trend import trend_warning
 from bench_runner.capacity import Capacity
 from bench_runner.environment.info import EnvironmentInfo
+from bench_runner.environment.prefix import lock_path
 from bench_runner.environment.summary import describe as describe_environment
 from bench_runner.environment.summary import with_runtime
 from bench_runner.errors import UnreadableError
@@ -33,7 +34,6 @@ from bench_runner.record import RankSamples, RunRecord
 from bench_runner.snapshot import current_commit
 from bench_runner.spec import Strategy
 
-LOCK_NAME: Final = "conda-lock.yml"
 PARTIAL_NAME: Final = "complete-before-the-break.jsonl"
 
 
@@ -69,7 +69,7 @@ def measure(context: Context, strategy: Strategy, count: int, folder: Path) -> t
     planned = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
     remaining = [case for case in planned if case.label not in known]
     shared = _shared(context)
-    environment = describe_environment(Path(context.python).parent.parent, context.root / LOCK_NAME)
+    environment = describe_environment(Path(context.python).parent.parent, lock_path(context.root))
     records = [_skipped(case, case.skip, environment, shared) for case in remaining if case.skip is not None]
     wanted = tuple(case.spec for case in remaining if case.skip is None)
     label = f"{strategy}-{count}"
