@@ -78,6 +78,15 @@ def test_describe_reads_the_given_root(tmp_path: Path) -> None:
     assert any(line.startswith("memory:") for line in info.not_read)
 
 
+def test_devices_of_another_maker_are_named_as_not_read(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/bus/pci/devices/0000:04:00.0"
+    folder.mkdir(parents=True)
+    (folder / "vendor").write_text("0x1002\n", encoding="utf-8")
+    (folder / "class").write_text("0x120000\n", encoding="utf-8")
+    (line,) = [line for line in describe(root=tmp_path).not_read if line.startswith("AMD")]
+    assert "0000:04:00.0" in line
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -9,6 +9,7 @@ from pathlib import Path
 from bench_runner.machine import host, nvml
 from bench_runner.machine.fingerprint import fingerprint
 from bench_runner.machine.info import Accelerator, MachineInfo
+from bench_runner.machine.pci import read_pci
 
 
 def describe(name: str | None = None, *, root: Path = host.ROOT, nvml_deadline_seconds: float = 20.0) -> MachineInfo:
@@ -22,6 +23,9 @@ def describe(name: str | None = None, *, root: Path = host.ROOT, nvml_deadline_s
     memory = host.memory_allowed(root)
     if memory is None:
         not_read.append("memory: /proc/meminfo cannot be read")
+    others = read_pci(root).other_gpus
+    if others:
+        not_read.append(f"AMD devices on the PCI bus, of which only torch tells more: {', '.join(others)}")
     accelerators = tuple(_accelerator(device) for device in state.devices)
     driver = state.driver_version or host.kernel_driver_version(root)
     hostname = platform.node() or "unknown"
