@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from bench_runner.cli import main
 from bench_runner.doctor.document import fault_of
 from bench_runner.doctor.memory import MemoryProbe, RankMemory, probe_job, resident_bytes
-from bench_runner.doctor.memory_rules import judge_memory
+from bench_runner.doctor.memory_rules import judge_memory, judge_skew
+from bench_runner.doctor.memory_skew import Growth, SkewProbe
 from bench_runner.doctor.watch import WatchPlan
 from bench_runner.machine.memory import DeviceUse
 from bench_runner.processes import read_process
@@ -131,3 +132,40 @@ def test_command_on_a_machine_without_devices(capsys: pytest.CaptureFixture[str]
     assert (code, document["verdict"]) == (0, "pass")
     assert document["details"]["matrix"][0]["resident_bytes"] > 50_000_000
     assert read_process(document["details"]["matrix"][0]["pid"]) is None
+
+
+def skew(kind: str, saved: list[tuple[int, ...]], mapped: list[tuple[int, ...]]) -> SkewProbe:
+    """One tuple a rank, in MiB: resident, then each device."""
+
+    def growths(rows: list[tuple[int, ...]]) -> tuple[Growth, ...]:
+        return tuple(
+            Growth(rank=rank, resident_bytes=row[0] * MIB, device_bytes=tuple(held * MIB for held in row[1:]))
+            for rank, row in enumerate(rows)
+        )
+
+    return SkewProbe(device_kind=kind, checkpoint_bytes=64 * MIB, as_saved=growths(saved), mapped=growths(mapped))
+
+
+def test_skew_of_a_checkpoint_is_told_with_and_without_mapping() -> None:
+    (finding,) = judge_skew(skew("cuda", [(5, 64, 0), (5, 64, 0)], [(5, 64, 0), (5, 0, 64)]))
+    assert finding.status == "pass"
+    assert "64 MiB of memory on device 0 without map_location, 0 MiB with it" in finding.message
+    assert "as saved, rank 1: device 0 +64 MiB, device 1 +0 MiB, resident +5 MiB" in finding.evidence
+    (host,) = judge_skew(skew("cpu", [(66,), (65,)], [(1,), (0,)]))
+    assert "66 MiB of resident memory without mmap=True, 1 MiB with it" in host.message
+
+
+def test_mapping_that_does_nothing_fails() -> None:
+    assert (
+        fault_of(judge_skew(skew("cuda", [(5, 64, 0), (5, 64, 0)], [(5, 64, 0), (5, 64, 0)])))
+        == "mapping-without-effect"
+    )
+
+
+def test_skew_probe_over_two_real_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    assert main(["doctor", "memory", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [growth["rank"] for growth in document["details"]["as_saved"]] == [0, 1]
+    assert all(growth["resident_bytes"] > 50 * MIB for growth in document["details"]["as_saved"])
+    assert all(growth["resident_bytes"] < 30 * MIB for growth in document["details"]["mapped"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -230,18 +231,26 @@ def memory(
     pid: Annotated[int | None, typer.Option(min=1, help="A job that runs: the PID of its launcher.")] = None,
     max_seconds: Annotated[float, typer.Option(min=1, help="Seconds after which it ends anyhow.")] = 600,
     kill: Annotated[bool, typer.Option("--kill", help="End the job when the time is up.")] = False,
+    device: Annotated[str, typer.Option(help="Without a job: cpu, cuda, xpu, npu or hpu.")] = "cpu",
+    devices: Annotated[int, typer.Option(min=1, max=64, help="Without a job: number of ranks.")] = 2,
     as_json: _Json = False,
 ) -> int:
     """Show which rank of a job holds how much memory on which device, and name what fits.
 
-    The job runs on when the time is up, unless --kill is given.
+    The job runs on when the time is up, unless --kill is given. Without a job, show what loading a checkpoint costs
+    each rank on this machine, as it was saved and mapped to where it belongs.
 
     Example: bench-runner doctor memory --max-seconds 120 --kill -- torchrun --nproc-per-node 4 train.py
     """
     from bench_runner.doctor.memory import probe_job
-    from bench_runner.doctor.memory_rules import judge_memory
+    from bench_runner.doctor.memory_rules import judge_memory, judge_skew
+    from bench_runner.doctor.memory_skew import probe_skew
+    from bench_runner.doctor.startup_run import require_device_kind
     from bench_runner.doctor.watch import WatchPlan
 
+    if not command and pid is None:
+        skew = probe_skew(require_device_kind(device), devices, python=_worker_python(), deadline_seconds=max_seconds)
+        return _finish("memory", judge_skew(skew), as_json, asdict(skew))
     probe = probe_job(WatchPlan(command=tuple(command or ()), pid=pid, max_seconds=max_seconds, kill=kill))
     matrix = [
         {

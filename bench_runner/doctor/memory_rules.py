@@ -7,6 +7,7 @@ from typing import Final
 
 from bench_runner.doctor.desync import rank_list, ranks_do
 from bench_runner.doctor.memory import MemoryProbe, RankMemory
+from bench_runner.doctor.memory_skew import Growth, SkewProbe
 from bench_runner.finding import Finding, Status
 
 _MIB: Final = 1 << 20
@@ -173,3 +174,34 @@ def _host(probe: MemoryProbe) -> list[Finding]:
         "look for what one rank alone keeps: a checkpoint loaded in whole (torch.load with mmap=True), gathered objects"
     )
     return [_finding("host-skew", "warn", message, evidence=matrix_lines(probe), remedy=remedy)]
+
+
+def judge_skew(probe: SkewProbe) -> list[Finding]:
+    """Whether loading as saved shows the skew here, and mapping takes it away."""
+    evidence = tuple(
+        f"{how}, rank {growth.rank}: " + _growth_line(growth)
+        for how, growths in (("as saved", probe.as_saved), ("mapped", probe.mapped))
+        for growth in growths
+    )
+    size = probe.checkpoint_bytes / _MIB
+    saved, mapped = _wasted(probe, probe.as_saved), _wasted(probe, probe.mapped)
+    where = "resident memory" if probe.device_kind == "cpu" else "memory on device 0"
+    mapping = "mmap=True" if probe.device_kind == "cpu" else "map_location"
+    amounts = f"{saved / _MIB:.0f} MiB of {where} without {mapping}, {mapped / _MIB:.0f} MiB with it"
+    message = f"a checkpoint of {size:.0f} MiB costs each rank up to {amounts}"
+    if mapped > probe.checkpoint_bytes // 2:
+        remedy = f"{mapping} has no effect here: update torch, and look at which file system the checkpoint lies on"
+        return [_finding("mapping-without-effect", "fail", message, evidence=evidence, remedy=remedy)]
+    return [_finding("checkpoint-skew", "pass", message, evidence=evidence)]
+
+
+def _wasted(probe: SkewProbe, growths: tuple[Growth, ...]) -> int:
+    """The most that a rank took where it need not: resident memory on the CPU, device 0 for every other rank."""
+    if probe.device_kind == "cpu":
+        return max(growth.resident_bytes for growth in growths)
+    return max((growth.device_bytes[0] for growth in growths if growth.rank > 0), default=0)
+
+
+def _growth_line(growth: Growth) -> str:
+    devices = [f"device {index} +{held / _MIB:.0f} MiB" for index, held in enumerate(growth.device_bytes)]
+    return ", ".join([*devices, f"resident +{growth.resident_bytes / _MIB:.0f} MiB"])
