@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_runner.doctor.loader import require_factory
-from bench_runner.doctor.loader_rules import EpochView, LoaderProbe, LoaderView, judge_loader
+from bench_runner.doctor.loader_rules import judge_loader
+from bench_runner.doctor.loader_views import EpochView, LoaderProbe, LoaderView
 from bench_runner.errors import SpecError
 from bench_runner.finding import Finding
 

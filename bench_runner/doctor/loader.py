@@ -7,7 +7,7 @@ from array import array
 from pathlib import Path
 from typing import Any, Final
 
-from bench_runner.doctor.loader_rules import EpochView, LoaderProbe, LoaderView
+from bench_runner.doctor.loader_views import EpochView, LoaderProbe, LoaderView
 from bench_runner.doctor.world import RankOutcome, WorldPlan, last_line, run_world
 from bench_runner.errors import SpecError
 
