@@ -41,6 +41,16 @@ def test_the_page_shows_the_table_of_the_code(name: str) -> None:
     assert found[1] == tables()[name]
 
 
+def test_every_check_of_the_rules_is_on_the_page_and_the_other_way_round() -> None:
+    sources = "".join(path.read_text() for path in (ROOT / "bench_runner" / "doctor").glob("*.py"))
+    page = PAGE.read_text()
+    judged = set(re.findall(r'_finding\(\s*"([a-z-]+)",\s*"(?:warn|fail)"', sources))
+    assert len(judged) > 25
+    assert {name for name in judged if f".{name}`" not in page and f"`{name}`" not in page} == set()
+    shown = set(re.findall(r"`doctor\.[a-z]+\.([a-z0-9-]+)`", page))
+    assert {name for name in shown if f'"{name}"' not in sources and f".{name}" not in sources} == set()
+
+
 def test_names_are_unique() -> None:
     names = [signature.name for signature in SIGNATURES]
     assert len(names) == len(set(names))
