@@ -73,9 +73,10 @@ def _draw(axes: Axes, figure: Figure) -> None:
 def _lines(axes: Axes, figure: Figure) -> None:
     for one in figure.series:
         color = "black" if one.role == "ideal" else COLORS[one.color % len(COLORS)]
-        marker = MARKERS[one.color % len(MARKERS)] if one.role == "measured" else None
+        marker = MARKERS[one.color % len(MARKERS)] if one.role in ("measured", "predicted") else None
+        filling = "none" if one.role == "predicted" else "full"
         x: Any = [str(value)[:16] for value in one.x] if figure.name == "history" else one.x
-        axes.plot(x, one.y, label=one.name, color=color, marker=marker, linestyle=DASHES[one.role])
+        axes.plot(x, one.y, label=one.name, color=color, marker=marker, fillstyle=filling, linestyle=DASHES[one.role])
     if figure.x_log:
         axes.set_xscale("log", base=2)
         ticks = sorted({float(x) for one in figure.series for x in one.x})

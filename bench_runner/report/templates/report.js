@@ -69,10 +69,10 @@
     }
     return series.map((one) => ({
       type: "scatter", name: plain(one.name), x: one.x, y: one.y,
-      mode: one.role === "measured" ? "lines+markers" : "lines",
+      mode: one.role === "measured" || one.role === "predicted" ? "lines+markers" : "lines",
       line: { color: one.role === "ideal" ? look.text : look.color(one.color), dash: DASHES[one.role],
         width: one.role === "measured" ? 2.5 : 1.5 },
-      marker: { symbol: SYMBOLS[one.color % SYMBOLS.length], size: 8 },
+      marker: { symbol: SYMBOLS[one.color % SYMBOLS.length] + (one.role === "predicted" ? "-open" : ""), size: 8 },
       opacity: one.role === "ideal" ? 0.6 : 1,
       ...(plot.x_bytes ? { text: one.x.map(sizeName), hovertemplate: `%{text}: %{y:.4g} ${plain(plot.y_label)}` }
         : { hovertemplate: `%{x}: %{y:.4g} ${plain(plot.y_label)}` }),
