@@ -142,7 +142,7 @@ cells = st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats() |
 rows_of_asv = st.lists(st.none() | cells | st.lists(cells | st.lists(cells, max_size=3), max_size=4), max_size=4)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(rows_of_asv)
 def test_any_row_is_read_alike_by_both_or_refused(tmp_path_factory: pytest.TempPathFactory, row: list[Any]) -> None:
     folder = tmp_path_factory.mktemp("fuzzed")

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import uuid
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
@@ -34,11 +35,17 @@ _CACHE_FORMAT: Final = "bench-runner/asv-frame/1"
 _OTHER_FILES: Final = ("machine.json", BENCHMARKS_FILE)
 OUTCOMES: Final = ("ok", "skipped", "failed")
 
-# Bare words for numbers that are none become texts.  Inside a string the quotes would end it, and what follows is no
-# JSON: then the standard library's reader, which is slower and knows these words, has its turn.
-_NAN: Final = "~NaN"
-_INFINITE: Final = "~I"
-_WORDS: Final = ((b"NaN", b'"~NaN"'), (b"-Infinity", b'"~I"'), (b"Infinity", b'"~I"'))
+# Bare words for numbers that are none become texts that no file holds.  Inside a string the quotes would end it, and
+# what follows is no JSON: then the standard library's reader, which is slower and knows these words, has its turn.
+_MARK: Final = f"~{uuid.uuid4().hex[:12]}"
+_NAN: Final = f"{_MARK}n"
+_INFINITE: Final = (f"{_MARK}+", f"{_MARK}-")
+_WORDS: Final = tuple(
+    (word, f'"{text}"'.encode())
+    for word, text in ((b"NaN", _NAN), (b"-Infinity", _INFINITE[1]), (b"Infinity", _INFINITE[0]))
+)
+_SPOKEN: Final = {_NAN: "nan", _INFINITE[0]: "inf", _INFINITE[1]: "-inf"}
+"""What ``str`` makes of these numbers where they stand for names."""
 _PLAIN: Final = {float, int}
 
 
@@ -222,23 +229,29 @@ def _rows(columns: _Columns, document: dict[str, Any]) -> _Rows:
         _fill(rows, cells)
         rows.parameters.extend(parameters)
         rows.benchmarks.append(columns.benchmark.number(name))
-        rows.versions.append(columns.version.number("" if version is None else str(version)))
+        rows.versions.append(columns.version.number("" if version is None else _text(version)))
         rows.counts.append(count)
     return rows
 
 
-def _combinations(columns: _Columns, params: list[Any]) -> array[int]:
+def _combinations(columns: _Columns, params: Any) -> array[int]:
     """The numbers of all combinations, as asv orders them."""
     key = str(params)
     known = columns.combinations.get(key)
     if known is None:
-        axes = [[str(value) for value in axis] for axis in params]
+        if not isinstance(params, list) or not all(isinstance(axis, list) for axis in params):
+            raise TypeError("params is not a list of lists")
+        axes = [[_text(value) for value in axis] for axis in params]
         if math.prod(len(axis) for axis in axes) > MOST_COMBINATIONS:
             raise ValueError("too many combinations of parameters")
         number = columns.parameters.number
         known = array("i", (number(", ".join(combination)) for combination in itertools.product(*axes)))
         columns.combinations[key] = known
     return known
+
+
+def _text(value: object) -> str:
+    return _SPOKEN.get(value, value) if isinstance(value, str) else str(value)
 
 
 def _fill(rows: _Rows, cells: list[Any]) -> None:
@@ -259,7 +272,7 @@ def _outcome(cell: Any) -> int:
     """The place in ``OUTCOMES``; TypeError for what is neither a number nor a word for none."""
     if type(cell) in _PLAIN:
         return 1 if math.isnan(cell) else 2 if math.isinf(cell) else 0
-    if cell is None or cell == _INFINITE:
+    if cell is None or cell in _INFINITE:
         return 2
     if cell == _NAN:
         return 1

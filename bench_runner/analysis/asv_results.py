@@ -201,7 +201,9 @@ def _values(columns: Sequence[str], results: Mapping[str, Any]) -> Iterator[AsvV
         yield from _row(str(name), cells.get("result"), cells.get("params") or [], cells.get("version"))
 
 
-def _row(name: str, result: object, params: list[Any], version: object) -> Iterator[AsvValue]:
+def _row(name: str, result: object, params: Any, version: object) -> Iterator[AsvValue]:
+    if not isinstance(params, list) or not all(isinstance(axis, list) for axis in params):
+        raise TypeError(f"params of {name} is not a list of lists")
     axes = [[str(value) for value in axis] for axis in params]
     count = math.prod(len(axis) for axis in axes)
     if count > MOST_COMBINATIONS:
