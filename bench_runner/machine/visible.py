@@ -16,7 +16,7 @@ A process sees at most one MIG slice.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -204,8 +204,3 @@ def physical_of(uuid: str | None, pci_bus_id: str | None, devices: Sequence[Phys
         if len(found) == 1:
             return found[0]
     return None
-
-
-def variable(environ: Mapping[str, str]) -> str | None:
-    """The variable's value, None when it is not set (which differs from empty)."""
-    return environ.get("CUDA_VISIBLE_DEVICES")
