@@ -9,7 +9,7 @@ PROFILE ?= quick
 RUN_ARGS ?=
 TEST_ARGS ?=
 
-.PHONY: bench test test-slow test-all check install evaluate lock-requirements clean
+.PHONY: schemas bench test test-slow test-all check install evaluate lock-requirements clean
 
 bench: $(VENV)/.torch ## set up, measure this machine with the quick profile, show the report
 	$(BIN)/bench-runner run --profile $(PROFILE) $(RUN_ARGS)
@@ -56,6 +56,9 @@ $(VENV)/.torch-in-venv: $(VENV)/.installed
 lock-requirements: ## pin anew after a change of pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --extra test --no-emit-index-url --no-annotate \
 		--no-header pyproject.toml --output-file requirements.txt
+
+schemas: $(VENV)/.installed ## docs/schemas anew after a change of a record's type
+	$(BIN)/python -m bench_runner.schemas docs/schemas
 
 clean: ## remove what the above made, not the results
 	rm -rf $(VENV) .asv .bench-runner .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage* build *.egg-info
