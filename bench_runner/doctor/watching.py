@@ -54,7 +54,8 @@ def watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[
         root = process.pid if process is not None else plan.pid or 0
         outcome = Watch(plan, method, directory, root, process, output, _by_lines(note)).run()
         findings, details = _judge(outcome)
-        keep = outcome.ended != "exit" and not plan.kill
+        runs_on = outcome.ended != "exit" and not plan.kill and process is not None
+        keep = runs_on and (plan.output is None or method == "faulthandler")  # the job still writes there
         if outcome.ended != "exit" and plan.kill:
             end_job(root, process)
     except KeyboardInterrupt:
@@ -64,7 +65,7 @@ def watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[
     finally:
         if not keep:
             shutil.rmtree(directory, ignore_errors=True)
-    details["output"] = str(output) if output is not None and (keep or plan.output) else None
+    details["output"] = str(output) if output is not None and (keep or plan.output is not None) else None
     details["killed"] = outcome.ended != "exit" and plan.kill
     return findings, details
 

@@ -36,12 +36,9 @@ def test_stream_not_divided_by_its_workers(capsys: pytest.CaptureFixture[str]) -
     ("factory", "code", "fault"),
     [
         ("healthy.py:make_loader", 0, None),
-        ("loaders.py:healthy_split", 0, None),
         ("loaders.py:healthy_stream", 0, None),
         ("loaders.py:healthy_own_files", 0, "overlap-unclear"),
-        ("loaders.py:padded", 0, None),
         ("loaders.py:not_divided", 1, "overlap"),
-        ("loaders.py:no_samples", 1, "no-samples"),
         ("loaders.py:raises", 1, "error"),
         ("no_set_epoch.py:make_loader", 0, "same-order"),
         ("no_set_epoch.py:nothing_here", 1, "error"),
