@@ -15,7 +15,7 @@ import os
 import uuid
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -84,8 +84,12 @@ class _Rows:
     counts: array[int] = field(default_factory=lambda: array("q"))
 
     def extend(self, other: _Rows) -> None:
-        for one in fields(self):
-            getattr(self, one.name).extend(getattr(other, one.name))
+        self.values.extend(other.values)
+        self.outcomes.extend(other.outcomes)
+        self.parameters.extend(other.parameters)
+        self.benchmarks.extend(other.benchmarks)
+        self.versions.extend(other.versions)
+        self.counts.extend(other.counts)
 
 
 _BY_FILE: Final = ("machine", "commit", "environment")
@@ -102,7 +106,7 @@ class _Columns:
     version: _Codes = field(default_factory=_Codes)
     parameters: _Codes = field(default_factory=_Codes)
     rows: _Rows = field(default_factory=_Rows)
-    combinations: dict[str, array[int]] = field(default_factory=dict)
+    combinations: dict[Any, array[int]] = field(default_factory=dict)
 
     def frame(self) -> pd.DataFrame:
         self.benchmark.rows, self.version.rows = self.rows.benchmarks, self.rows.versions
@@ -156,12 +160,11 @@ def _files(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
 
 def _state(files: Sequence[tuple[str, os.DirEntry[str]]]) -> str:
     """A hash over what identifies each file's content: a change that keeps size and time still moves the ctime."""
-    digest = hashlib.sha256(_CACHE_FORMAT.encode())
+    lines = [_CACHE_FORMAT]
     for _, entry in files:
         status = entry.stat()
-        line = f"{entry.path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}\n"
-        digest.update(line.encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
+        lines.append(f"{entry.path}\0{status.st_ino}\0{status.st_size}\0{status.st_mtime_ns}\0{status.st_ctime_ns}")
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _load(files: Sequence[tuple[str, os.DirEntry[str]]]) -> tuple[pd.DataFrame, list[str]]:
@@ -169,31 +172,45 @@ def _load(files: Sequence[tuple[str, os.DirEntry[str]]]) -> tuple[pd.DataFrame, 
     problems = []
     for folder, entry in files:
         try:
-            _add(columns, _document(entry), folder)
+            document, quoted_words = _document(entry)
+            _add(columns, document, folder, quoted_words=quoted_words)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError, OSError) as error:
             what = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
             problems.append(f"{entry.path}: {' '.join(what.split())[:200]}")
     return columns.frame(), problems
 
 
-def _document(entry: os.DirEntry[str]) -> dict[str, Any]:
-    if entry.stat().st_size > LARGEST_FILE_BYTES:
+def _content(entry: os.DirEntry[str]) -> bytes:
+    size = entry.stat().st_size
+    if size > LARGEST_FILE_BYTES:
         raise ValueError(f"larger than {LARGEST_FILE_BYTES >> 20} MiB; asv's files are not")
-    with os.fdopen(os.open(entry.path, os.O_RDONLY), "rb") as file:
-        content = file.read()
-    text = content
+    descriptor = os.open(entry.path, os.O_RDONLY)
+    try:
+        # One call reads nearly every file; the loop is for those that a signal or a network file system cuts short.
+        content = os.read(descriptor, size + 1)
+        while len(content) < size and (more := os.read(descriptor, size + 1 - len(content))):
+            content += more
+    finally:
+        os.close(descriptor)
+    return content
+
+
+def _document(entry: os.DirEntry[str]) -> tuple[dict[str, Any], bool]:
+    """The file's content, and whether bare words in it were made texts (else they are floats that are no numbers)."""
+    content = text = _content(entry)
     for word, quoted in _WORDS:
         text = text.replace(word, quoted)
+    quoted_words = True
     try:
         document = orjson.loads(text)
     except orjson.JSONDecodeError:
-        document = json.loads(content)
+        document, quoted_words = json.loads(content), False
     if not isinstance(document, dict) or document.get("version") != API_VERSION:
         raise ValueError(f"not a result file of asv in format version {API_VERSION}")
-    return document
+    return document, quoted_words
 
 
-def _add(columns: _Columns, document: dict[str, Any], folder: str) -> None:
+def _add(columns: _Columns, document: dict[str, Any], folder: str, *, quoted_words: bool) -> None:
     """All rows of a file, or none."""
     date = int(document["date"])
     if not 0 <= date < 1 << 43:
@@ -203,7 +220,7 @@ def _add(columns: _Columns, document: dict[str, Any], folder: str) -> None:
         "commit": str(document["commit_hash"]),
         "environment": str(document["env_name"]),
     }
-    rows = _rows(columns, document)
+    rows = _rows(columns, document, quoted_words=quoted_words)
     for name, text in told.items():
         codes = columns.by_file[name]
         codes.rows.append(codes.number(text))
@@ -212,7 +229,7 @@ def _add(columns: _Columns, document: dict[str, Any], folder: str) -> None:
     columns.rows.extend(rows)
 
 
-def _rows(columns: _Columns, document: dict[str, Any]) -> _Rows:
+def _rows(columns: _Columns, document: dict[str, Any], *, quoted_words: bool) -> _Rows:
     place = document["result_columns"].index
     result_at, params_at, version_at = place("result"), place("params"), place("version")
     rows = _Rows()
@@ -226,7 +243,7 @@ def _rows(columns: _Columns, document: dict[str, Any]) -> _Rows:
         if not isinstance(cells, list) or len(cells) != count:
             raise ValueError(f"{name} has {count} combinations of parameters, and not that many results")
         version = row[version_at] if length > version_at else None
-        _fill(rows, cells)
+        _fill(rows, cells, quoted_words=quoted_words)
         rows.parameters.extend(parameters)
         rows.benchmarks.append(columns.benchmark.number(name))
         rows.versions.append(columns.version.number("" if version is None else _text(version)))
@@ -236,11 +253,17 @@ def _rows(columns: _Columns, document: dict[str, Any]) -> _Rows:
 
 def _combinations(columns: _Columns, params: Any) -> array[int]:
     """The numbers of all combinations, as asv orders them."""
-    key = str(params)
+    if type(params) is not list or not all(type(axis) is list for axis in params):
+        raise TypeError("params is not a list of lists")
+    try:
+        for axis in params:
+            "".join(axis)
+        key: Any = tuple(map(tuple, params))
+    except TypeError:
+        # Values that are no texts: equal ones, as 1 and True, may stand for different names.
+        key = str(params)
     known = columns.combinations.get(key)
     if known is None:
-        if not isinstance(params, list) or not all(isinstance(axis, list) for axis in params):
-            raise TypeError("params is not a list of lists")
         axes = [[_text(value) for value in axis] for axis in params]
         if math.prod(len(axis) for axis in axes) > MOST_COMBINATIONS:
             raise ValueError("too many combinations of parameters")
@@ -254,18 +277,15 @@ def _text(value: object) -> str:
     return _SPOKEN.get(value, value) if isinstance(value, str) else str(value)
 
 
-def _fill(rows: _Rows, cells: list[Any]) -> None:
+def _fill(rows: _Rows, cells: list[Any], *, quoted_words: bool) -> None:
     """Values and outcomes of one benchmark; one that is no number is NaN with its outcome."""
-    if _PLAIN.issuperset(map(type, cells)):
-        numbers = array("d", cells)
-        if math.isfinite(sum(numbers)):
-            rows.values.extend(numbers)
-            rows.outcomes.extend(bytes(len(cells)))
-            return
-    for cell in cells:
-        outcome = _outcome(cell)
-        rows.values.append(float(cell) if outcome == 0 else math.nan)
-        rows.outcomes.append(outcome)
+    if quoted_words:
+        rows.outcomes.extend([0 if type(cell) is float else _outcome(cell) for cell in cells])
+        rows.values.extend([cell if type(cell) in _PLAIN else math.nan for cell in cells])
+    else:
+        outcomes = [_outcome(cell) for cell in cells]
+        rows.outcomes.extend(outcomes)
+        rows.values.extend([math.nan if code else cell for code, cell in zip(outcomes, cells, strict=True)])
 
 
 def _outcome(cell: Any) -> int:
@@ -302,10 +322,11 @@ def _write_cache(place: Path, state: str, frame: pd.DataFrame, problems: list[st
     from bench_runner.report.files import write_file
 
     table = pa.Table.from_pandas(frame, preserve_index=False)
+    words = [name for name in frame.columns if name != "value"]
     told = json.dumps({"state": state, "problems": problems})
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), _CACHE_FORMAT.encode(): told.encode()})
     try:
-        write_file(place, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        write_file(place, lambda temporary: pq.write_table(table, temporary, compression="lz4", use_dictionary=words))
     except StoreError:
         # A tree that may only be read is loaded each time.
         return
