@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from bench_runner.doctor.logfile import LogText
-from bench_runner.doctor.signatures import Signature, matching
+from bench_runner.doctor.signatures import Needles, Signature, matching, needles_in
 from bench_runner.doctor.stacks import Frame
 
 _PREFIX: Final = re.compile(r"\[(?:rank|default) ?(\d{1,6})\]:? ?|(\d{1,6}): (?=\S| |$)", re.IGNORECASE)
@@ -30,6 +30,7 @@ _CONSEQUENCE: Final = re.compile(
     r"Connection (?:closed|reset) by peer|Timed out waiting|[Ww]atchdog caught|timed out after|wait timeout after"
     r"|Broken pipe|ncclRemoteError|NCCL communicator was aborted|peer has closed|KeyboardInterrupt"
 )
+_CHUNK_LINES: Final = 256
 _MOST_FRAMES: Final = 200
 _MOST_KEPT: Final = 4096
 """Tracebacks, matches a signature: a job that fails for hours says the same again and again."""
@@ -113,8 +114,12 @@ def summarise(logs: Sequence[LogText]) -> LogSummary:
     for log in logs:
         reading.open.clear()
         reading.spawned = reading.reported = None
-        for number, line in log.lines:
-            _read_line(reading, f"{log.name}:{number}", line, log.rank)
+        for start in range(0, len(log.lines), _CHUNK_LINES):
+            chunk = log.lines[start : start + _CHUNK_LINES]
+            # Most lines of a long log bear no signature: what none of many lines holds need not be sought in each.
+            needles = needles_in("\n".join(line for _, line in chunk))
+            for number, line in chunk:
+                _read_line(reading, log, number, line, needles)
     matches = tuple(
         Match(signature=m.signature, where=m.where, text=m.text, rank=m.rank, count=reading.counts[name])
         for name, kept in reading.found.items()
@@ -144,27 +149,28 @@ def _with_enqueued(timeouts: Iterable[NcclTimeout], enqueued: dict[int, int]) ->
     ]
 
 
-def _read_line(reading: _Reading, where: str, line: str, rank: int | None) -> None:
+def _read_line(reading: _Reading, log: LogText, number: int, line: str, needles: Needles) -> None:
+    rank = log.rank
     if "\x1b" in line:
         line = _COLOUR.sub("", line)
     prefix = _PREFIX.match(line)
     if prefix:
         rank = int(prefix[1] or prefix[2])
         line = line[prefix.end() :]
-    _read_traceback(reading, where, line, rank)
+    _read_traceback(reading, log.name, number, line, rank)
     _read_launcher(reading, line)
     if "Rank " in line:
         _read_watchdog(reading, line)
-    for signature in matching(line):
+    for signature in matching(line, needles) if needles else ():
         kept = reading.found.setdefault(signature.name, [])
         reading.counts[signature.name] = reading.counts.get(signature.name, 0) + 1
         if all(match.rank != rank for match in kept) and len(kept) < _MOST_KEPT:
-            kept.append(Match(signature=signature, where=where, text=line.strip()[:500], rank=rank))
+            kept.append(Match(signature=signature, where=f"{log.name}:{number}", text=line.strip()[:500], rank=rank))
 
 
-def _read_traceback(reading: _Reading, where: str, line: str, rank: int | None) -> None:
+def _read_traceback(reading: _Reading, name: str, number: int, line: str, rank: int | None) -> None:
     if line.startswith(_START):
-        reading.open[rank] = (where, [])
+        reading.open[rank] = (f"{name}:{number}", [])
         return
     if rank not in reading.open:
         return
@@ -184,16 +190,18 @@ def _read_traceback(reading: _Reading, where: str, line: str, rank: int | None) 
 
 def _read_launcher(reading: _Reading, line: str) -> None:
     """torchrun's table of failures, and what torch.multiprocessing.spawn says of the rank that failed."""
-    if spawned := _SPAWNED.match(line):
-        reading.spawned = int(spawned[1])
-    elif reported := _REPORT_RANK.match(line):
-        reading.reported = int(reported[1])
-    elif (code := _REPORT_EXIT.match(line)) and reading.reported is not None:
-        reading.exits[reading.reported] = int(code[1])
-    elif joined := _JOINED.search(line):
+    if line.startswith(" "):
+        if reported := _REPORT_RANK.match(line):
+            reading.reported = int(reported[1])
+        elif (code := _REPORT_EXIT.match(line)) and reading.reported is not None:
+            reading.exits[reading.reported] = int(code[1])
+    if "terminated with" in line:
+        if spawned := _SPAWNED.match(line):
+            reading.spawned = int(spawned[1])
+        elif killed := _SPAWN_SIGNAL.search(line):
+            reading.exits[int(killed[1])] = -_SIGNALS.get(killed[2], 9)
+    if " joined" in line and (joined := _JOINED.search(line)):
         reading.joined = (int(joined[1]), int(joined[2]))
-    elif killed := _SPAWN_SIGNAL.search(line):
-        reading.exits[int(killed[1])] = -_SIGNALS.get(killed[2], 9)
 
 
 _SIGNALS: Final = {"SIGKILL": 9, "SIGSEGV": 11, "SIGABRT": 6, "SIGBUS": 7, "SIGTERM": 15, "SIGILL": 4, "SIGFPE": 8}

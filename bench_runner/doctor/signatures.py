@@ -7,7 +7,6 @@ judged together with the rest of the log, never alone.  docs/troubleshooting.md 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -260,11 +259,19 @@ SIGNATURES: Final = (
 )
 
 
-def matching(line: str) -> Iterator[Signature]:
+Needles = tuple[tuple[str, int], ...]
+_ALL_NEEDLES: Final[Needles] = tuple((needle, place) for place, row in enumerate(SIGNATURES) for needle in row.needles)
+
+
+def needles_in(text: str) -> Needles:
+    """The needles that occur in ``text`` (many lines), for ``matching`` over each of its lines."""
+    return tuple((needle, place) for needle, place in _ALL_NEEDLES if needle in text)
+
+
+def matching(line: str, needles: Needles = _ALL_NEEDLES) -> list[Signature]:
     """The signatures that ``line`` bears, in the table's order."""
-    for signature in SIGNATURES:
-        if any(needle in line for needle in signature.needles) and signature.pattern.search(line):
-            yield signature
+    places = {place for needle, place in needles if needle in line}
+    return [SIGNATURES[place] for place in sorted(places) if SIGNATURES[place].pattern.search(line)]
 
 
 def signature_named(name: str) -> Signature:
