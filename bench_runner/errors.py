@@ -49,6 +49,14 @@ class LaunchError(BenchRunnerError):
     """Worker processes could not be started or did not deliver."""
 
 
+class MeasuringError(BenchRunnerError):
+    """A benchmark process could not go on, with the exit code that it gave."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class EnvironmentBuildError(BenchRunnerError):
     """An environment could not be created, downloaded or read."""
 

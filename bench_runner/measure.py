@@ -42,7 +42,8 @@ class Context:
     """What all measurements of a session share.
 
     ``root`` is the source tree, ``results`` the results folder, ``python`` runs the workers.  ``asked_devices`` are
-    the counts that were asked for by number, ``options`` go to the workers.
+    the counts that were asked for by number, ``port`` is the rendezvous' (None: a free one), ``options`` go to the
+    workers.
     """
 
     root: Path
@@ -54,6 +55,7 @@ class Context:
     capacity: Capacity
     profile: Profile
     asked_devices: tuple[int | str, ...] | None = None
+    port: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     startup_deadline_seconds: float = 120.0
 
@@ -79,6 +81,7 @@ def measure(context: Context, strategy: Strategy, count: int, folder: Path) -> t
             python=context.python,
             directory=folder / f"attempt-{uuid.uuid4().hex[:8]}",
             options=context.options,
+            port=context.port,
             launch_id=str(shared["launch_id"]),
             startup_deadline_seconds=context.startup_deadline_seconds,
         )

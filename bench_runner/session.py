@@ -24,8 +24,9 @@ from bench_runner import store, suite
 from bench_runner.asv_run import AsvRun, register_machine
 from bench_runner.capacity import Capacity, find_capacity
 from bench_runner.environment.install import locked_environment_available
-from bench_runner.errors import SpecError, StoreError, UsageError
+from bench_runner.errors import MeasuringError, SpecError, StoreError, UsageError
 from bench_runner.interpreter import find_worker_python
+from bench_runner.launch_process import require_free_port
 from bench_runner.machine.fingerprint import check_same_machine
 from bench_runner.machine.gather import asv_machine_entry, describe
 from bench_runner.machine.info import MachineInfo
@@ -54,6 +55,7 @@ class RunRequest:
     device: str | None = None
     devices: tuple[int | str, ...] | None = None
     python: str | None = None
+    port: int | None = None
     find_batch: bool = False
     fresh: bool = False
     options: dict[str, Any] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         if not 1 <= self.launches <= 1000:
             raise SpecError("launches", self.launches, "must be from 1 to 1000")
+        if self.port is not None and not 1 <= self.port <= 65535:
+            raise SpecError("port", self.port, "must be from 1 to 65535, or left out for a free one")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +118,8 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
         say(f"environment: the one at hand; this run is not in the locked environment ({reason})")
     # The locked environment runs its own Python; which devices there are is asked with whatever has torch by now.
     python = find_worker_python(request.python).path if not locked else _locked_python(request.root)
+    if request.port is not None:
+        require_free_port(request.port)
     capacity = find_capacity(machine, python, kind=request.device)
     say(f"devices: {capacity.count} × {capacity.kind} ({capacity.reason})")
     context = Context(
@@ -126,6 +132,7 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
         capacity=capacity,
         profile=request.profile,
         asked_devices=request.devices or request.profile.devices,
+        port=request.port,
         options=request.options,
     )
     folder, session_id = _open(request, context, locked, say)
@@ -280,6 +287,8 @@ def _variables(request: RunRequest, context: Context, folder: Path, index: int) 
         suite.DEVICE_VARIABLE: context.capacity.kind,
         suite.OPTIONS_VARIABLE: json.dumps(request.options),
     }
+    if request.port is not None:
+        variables[suite.PORT_VARIABLE] = str(request.port)
     if context.asked_devices is not None:
         variables[suite.DEVICES_VARIABLE] = ",".join(str(count) for count in context.asked_devices)
     if request.python is not None or not os.environ.get(suite.PYTHON_VARIABLE):
@@ -316,7 +325,10 @@ def _find_batches(context: Context, folder: Path, say: Say) -> None:
 
 
 def say_progress(say: Say, total: int) -> Callable[[dict[str, Any]], None]:
-    """A listener for the events of suite.Session that says them in words."""
+    """A listener for the events of suite.Session that says them in words.
+
+    Raises MeasuringError when the benchmark processes cannot go on: what they would say again with every metric.
+    """
     begun = time.monotonic()
     finished = 0
 
@@ -327,6 +339,8 @@ def say_progress(say: Say, total: int) -> Callable[[dict[str, Any]], None]:
             say(f"{what}: measuring …")
         elif event["event"] == "waiting":
             say(f"{what}: waiting for another measurement on this machine to end")
+        elif event["event"] == "error":
+            raise MeasuringError(f"{what}: {event['message']}", event["exit_code"])
         else:
             finished += 1
             outcomes = event["outcomes"]

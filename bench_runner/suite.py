@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from bench_runner.errors import BenchRunnerError
 from bench_runner.processes import die_with_parent
 from bench_runner.profile import BUILT_IN, DEVICE_COUNTS, MESSAGE_BYTES, Profile, load
 from bench_runner.spec import OPERATIONS, STRATEGIES, Strategy
@@ -38,6 +39,7 @@ PYTHON_VARIABLE: Final = "BENCH_RUNNER_PYTHON"
 DEVICE_VARIABLE: Final = "BENCH_RUNNER_DEVICE"
 DEVICES_VARIABLE: Final = "BENCH_RUNNER_DEVICES"
 LAUNCH_INDEX_VARIABLE: Final = "BENCH_RUNNER_LAUNCH_INDEX"
+PORT_VARIABLE: Final = "BENCH_RUNNER_PORT"
 OPTIONS_VARIABLE: Final = "BENCH_RUNNER_OPTIONS"
 ASV_TIMEOUT_SECONDS: Final = 6 * 3600.0
 """asv's own limit must never be the first to strike: launches have deadlines, and say what hung."""
@@ -163,6 +165,7 @@ class Session:
             capacity=cached_capacity(self.folder / "capacity.txt", machine, python, kind=kind),
             profile=profile_in_use(),
             asked_devices=asked_devices(),
+            port=int(os.environ[PORT_VARIABLE]) if os.environ.get(PORT_VARIABLE) else None,
             options=json.loads(os.environ.get(OPTIONS_VARIABLE, "{}")),
         )
 
@@ -245,8 +248,13 @@ class Session:
         what = {"strategy": strategy, "devices": count, "launch": context.launch_index}
         self._progress({"event": "launch", **what})
         begin = time.monotonic()
-        with _machine_lock(lambda: self._progress({"event": "waiting", **what})):
-            records = measure(context, strategy, count, folder)
+        try:
+            with _machine_lock(lambda: self._progress({"event": "waiting", **what})):
+                records = measure(context, strategy, count, folder)
+        except BenchRunnerError as error:
+            # asv would run into it again with every metric; whoever follows the progress ends it here.
+            self._progress({"event": "error", **what, "message": str(error), "exit_code": error.exit_code})
+            raise
         outcomes = [record.outcome for record in records]
         summary = {"outcomes": outcomes, "seconds": round(time.monotonic() - begin, 1)}
         reasons = [record.reason for record in records if record.outcome in ("failed", "timeout")]

@@ -33,6 +33,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, …; default: what the machine has.")] = None,
     devices: Annotated[str | None, typer.Option(help="Device counts such as 1,2,all.")] = None,
     python: Annotated[str | None, typer.Option(help="Python with torch for the workers; implies existing.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the ranks' rendezvous. Default: a free one.")] = None,
     find_batch: Annotated[bool, typer.Option("--find-batch", help="Find the largest batch that fits instead.")] = False,
     largest_batch: Annotated[int, typer.Option(help="Where --find-batch stops looking.")] = 1 << 16,
     memory_limit_mib: Annotated[int | None, typer.Option(help="For --find-batch on a CPU: MiB for each rank.")] = None,
@@ -56,7 +57,7 @@ def run(
     from bench_runner.session import run_session
 
     begin = time.monotonic()
-    request = replace(request, find_batch=find_batch, fresh=fresh, options=options)
+    request = replace(request, port=port, find_batch=find_batch, fresh=fresh, options=options)
     result = run_session(request, output.note)
     _show(result, request, time.monotonic() - begin, as_json=as_json)
     if result.count("failed", "timeout"):

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -295,6 +296,7 @@ def test_the_largest_batch_is_looked_for_under_every_strategy(tree: Path) -> Non
     [
         (("--profile", "fast"), "profile fast: there is quick, standard, full, or name a .toml file"),
         (("--env", "conda"), "--env conda: must be one of auto, locked, existing"),
+        (("--port", "0"), "port = 0: must be from 1 to 65535"),
         (("--launches", "0"), "launches = 0: must be from 1 to 1000"),
         (("--devices", "0"), "devices = 0"),
         (("--devices", "-1"), "devices = '-1'"),
@@ -314,6 +316,39 @@ def test_bad_input_is_one_line_and_the_right_exit_code(tree: Path, arguments: tu
     assert last.startswith("bench-runner: error: ")
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
+
+
+def test_a_busy_port_is_named(tree: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        done = run_tiny(tree, "--port", str(port))
+    assert done.returncode == 3, done.stderr
+    assert str(port) in done.stderr.splitlines()[-1]
+    assert done.stderr.splitlines()[-1].startswith("bench-runner: error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_ends_the_run_with_one_line_and_keeps_what_there_was(tree: Path) -> None:
+    runs = tree / "results" / "box" / "runs"
+    runs.mkdir(parents=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", str(runs)], check=False)
+    if mounted.returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        done = run_tiny(tree, "--devices", "1")
+        assert done.returncode == 3, done.stderr
+        last = done.stderr.strip().splitlines()[-1]
+        assert last.startswith("bench-runner: error: ")
+        assert "No space left on device" in last
+        assert "Traceback" not in done.stderr
+        assert left_behind(tree) == []
+        records, problems = read_tree(runs)
+        assert problems == []  # whole files or none
+        assert all(record.outcome in ("skipped", "ok") for record in records)
+    finally:
+        subprocess.run(["umount", str(runs)], check=True)
 
 
 @pytest.mark.slow
