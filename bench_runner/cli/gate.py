@@ -109,13 +109,13 @@ def _profile(before: Side) -> str:
 
 def _verifier(prefix: Path | None, lock: Path | None) -> Callable[[], Sequence[Finding]]:
     def run() -> Sequence[Finding]:
-        from bench_runner.cli.verify import _lock_for
+        from bench_runner.cli.verify import lock_for
         from bench_runner.environment.verify import verify_environment
         from bench_runner.machine.verify import machine_findings
 
         place = (prefix or Path(sys.prefix)).absolute()
         output.note(f"bench-runner: verifying {place}")
-        environment = verify_environment(place, _lock_for(place, lock), "full").findings
+        environment = verify_environment(place, lock_for(place, lock), "full").findings
         return [*environment, *machine_findings(str(place / "bin" / "python"))]
 
     return run

@@ -44,9 +44,9 @@ def verify(
     passed: Annotated[bool, typer.Option("--passed", help="List the passed checks too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
-    """Verify the environment against the lock, and the machine.
+    """Verify the environment against the lock, the machine, and the links between its devices.
 
-    --only links measures the links between the devices, which starts worker processes and takes a minute.
+    The links are measured, which starts worker processes; --only environment --only machine leaves that out.
 
     Exit codes: 0 nothing failed (warnings included), 1 something failed, 2 the lock cannot be read or does not belong
     to its environment.yml.
@@ -57,12 +57,12 @@ def verify(
     from bench_runner.report.verification import verify_document, verify_text
 
     place, python = _place(prefix)
-    parts = list(dict.fromkeys(only or [Part.ENVIRONMENT, Part.MACHINE]))
+    parts = list(dict.fromkeys(only or Part))
     groups: dict[str, list[Finding]] = {}
     seconds: dict[str, float] = {}
     subject: dict[str, Any] = {"prefix": str(place)}
     if Part.ENVIRONMENT in parts:
-        read = _lock_for(place, lock)
+        read = lock_for(place, lock)
         subject |= {"lock": str(read.path) if read else None, "mode": "quick" if quick else "full"}
         verification = _environment(place, python, read, quick=quick)
         groups["environment"] = list(verification.findings)
@@ -80,7 +80,7 @@ def verify(
     return EXIT_FINDINGS if failed else EXIT_OK
 
 
-def _lock_for(prefix: Path, named: Path | None) -> Lock | None:
+def lock_for(prefix: Path, named: Path | None) -> Lock | None:
     """The lock that was named; else the one here that built the prefix; else conda-lock.yml, if it is there."""
     from bench_runner.environment.lockfile import read_lock
     from bench_runner.environment.prefix import read_mark

@@ -8,6 +8,8 @@ from typing import Any, Final
 
 from bench_runner.finding import Finding, Status, verdict
 
+MEASURED: Final = "links."
+"""Checks whose message is a measurement: worth reading when they pass, too."""
 VERIFY_SCHEMA: Final = "bench-runner/verify/1"
 _ORDER: Final[tuple[Status, ...]] = ("fail", "warn", "skip", "pass")
 _HEADINGS: Final[Mapping[Status, str]] = {"fail": "FAILED", "warn": "WARNINGS", "skip": "SKIPPED", "pass": "PASSED"}
@@ -29,7 +31,10 @@ def verify_document(
 
 
 def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, Any], *, passes: bool = False) -> str:
-    """Worst first, with evidence and remedy; of the passed checks a count unless ``passes``; the verdict at the end."""
+    """Worst first, with evidence and remedy, the verdict last.
+
+    Of the passed checks a count, unless ``passes``, and what was measured.
+    """
     lines = [f"{name}: {_printable(value)}" for name, value in subject.items() if value is not None]
     every = [finding for findings in groups.values() for finding in findings]
     for status in _ORDER:
@@ -39,7 +44,7 @@ def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, A
         lines += ["", f"{_HEADINGS[status]} ({len(found)})"]
         if status == "pass" and not passes:
             lines[-1] += ": " + ", ".join(f"{name} {_passed(findings)}" for name, findings in groups.items())
-            continue
+            found = [finding for finding in found if finding.check.startswith(MEASURED)]
         for finding in found:
             lines += _paragraph(finding)
     by_group = ", ".join(f"{name} {verdict(findings)}" for name, findings in groups.items())

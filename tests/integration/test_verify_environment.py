@@ -288,19 +288,19 @@ def test_the_lock_by_default_is_the_one_that_built_the_prefix(
     channel: Channel, lock: Lock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert verify_command._lock_for(tmp_path, None) == read_lock(Path("conda-lock.yml"))
+    assert verify_command.lock_for(tmp_path, None) == read_lock(Path("conda-lock.yml"))
     monkeypatch.setenv("BENCH_RUNNER_CHANNEL_URL", channel.path.as_uri())
     monkeypatch.setenv("BENCH_RUNNER_CACHE_DIR", str(tmp_path / "packages"))
     monkeypatch.setenv("CONDA_OVERRIDE_CUDA", "12.9")
     Path("conda-lock-other.yml").write_text(lock.path.read_text() + "# another file\n")
     assert main(["env", "create", "built", "--lock", "conda-lock-other.yml"]) == 0
-    chosen = verify_command._lock_for(tmp_path / "built", None)
+    chosen = verify_command.lock_for(tmp_path / "built", None)
     assert chosen is not None
     assert chosen.path == Path("conda-lock-other.yml")
     Path("conda-lock-other.yml").unlink()
-    assert verify_command._lock_for(tmp_path / "built", None) == read_lock(Path("conda-lock.yml"))
+    assert verify_command.lock_for(tmp_path / "built", None) == read_lock(Path("conda-lock.yml"))
     Path("conda-lock.yml").unlink()
-    assert verify_command._lock_for(tmp_path / "built", None) is None
+    assert verify_command.lock_for(tmp_path / "built", None) is None
 
 
 def test_without_a_lock_there_is_nothing_to_compare_with(
