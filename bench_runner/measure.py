@@ -193,6 +193,4 @@ def _judged(record: RunRecord) -> RunRecord:
         warnings += [*([f"unstable: {unstable}"] if unstable else []), *record.sampling.warnings]
     trends = {rank.rank: trend_warning(rank.step_seconds) for rank in record.ranks}
     warnings += [f"rank {rank}: {trend}" for rank, trend in trends.items() if trend]
-    if any(rank.settings.oversubscribed for rank in record.ranks):
-        warnings.append("oversubscribed: more ranks than cores, so the ranks waited for each other")
     return replace(record, warnings=tuple(warnings))

@@ -58,7 +58,13 @@ def report_schema() -> dict[str, Any]:
             {
                 "schema": {"const": SCHEMA},
                 "machines": _list_of(
-                    {"machine": {"type": "string"}, "description": texts, "not_measured": texts, "warnings": texts}
+                    {
+                        "machine": {"type": "string"},
+                        "description": texts,
+                        "step_gaps": texts,
+                        "not_measured": texts,
+                        "warnings": texts,
+                    }
                 ),
                 "rows": _list_of(columns),
                 "problems": _list_of(

@@ -161,18 +161,6 @@ def test_wrong_values_make_a_failure_and_no_latency(context, environment):
         ({}, None),
         ({"loop_seconds": 0.8}, "clock"),
         ({"step_seconds": [0.05, 0.04, 0.03] + [0.01] * 37, "loop_seconds": 0.49}, "rank 0:"),
-        (
-            {
-                "settings": {
-                    "threads": 1,
-                    "interop_threads": 1,
-                    "cores": [0],
-                    "scheduler": "batch",
-                    "oversubscribed": True,
-                }
-            },
-            "oversubscribed",
-        ),
     ],
 )
 def test_samples_that_are_not_to_be_trusted_carry_a_warning(context, environment, changes, warning):

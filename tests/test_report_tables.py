@@ -133,7 +133,7 @@ def test_warnings_are_folded_and_crowding_is_one() -> None:
     records = [
         builders.training_record(warnings=("drifts",)),
         builders.training_record(warnings=("drifts",), launch_index=1, rank_changes=crowded),
-        builders.training_record(machine=builders.machine(not_read=("NVML: code 999",))),
+        builders.training_record(machine=builders.machine(gpus=1, not_read=("NVML: code 999",))),
     ]
     assert one_section(records).warnings == (
         "ddp/2/mlp/fp32/b8: drifts (2 ×)",
@@ -252,3 +252,19 @@ def test_markdown_has_every_table_as_a_table() -> None:
     assert shown.count("\n| ---") == len(section.tables)
     assert "| DataParallel | 2 | 16384 | 163,800,000 |" in shown
     assert "### Not measured" in shown
+
+
+def test_a_host_without_a_gpu_is_not_warned_of_its_missing_library():
+    host = builders.machine(not_read=("NVML: library not found",))
+    assert tables.warnings_of([builders.training_record(machine=host)]) == []
+
+
+def test_a_ddp_step_is_told_by_its_parts():
+    alone = {"no_sync_step_seconds": (0.02,) * 5}
+    single = builders.training_record(strategy="single", devices=1, step_seconds=[[0.01] * 10])
+    ddp = builders.training_record(step_seconds=[[0.03] * 10, [0.03] * 10], rank_changes=alone)
+    lines = tables.step_gaps([single, ddp])
+    assert len(lines) == 1
+    assert lines[0].startswith(
+        "mlp/fp32/b8 on 2 devices: step 30.00 ms = compute 10.00 ms, exposed communication 10.00"
+    )

@@ -30,6 +30,7 @@ def report_document(frame: pd.DataFrame, sections: Sequence[Section], problems: 
             {
                 "machine": section.machine,
                 "description": list(section.lines),
+                "step_gaps": list(section.step_gaps),
                 "not_measured": list(section.not_measured),
                 "warnings": list(section.warnings),
             }

@@ -26,9 +26,8 @@ def _section(section: Section) -> str:
     lines += [f"- {escape(text)}" for text in section.lines]
     for table in section.tables:
         lines += ["", f"### {escape(table.title)}", "", *_table(table)]
-    for title, entries in (("Not measured", section.not_measured), ("Warnings", section.warnings)):
-        if entries:
-            lines += ["", f"### {title}", "", *(f"- {escape(entry)}" for entry in entries)]
+    for title, entries in section.lists:
+        lines += ["", f"### {title}", "", *(f"- {escape(entry)}" for entry in entries)]
     return "\n".join(lines) + "\n"
 
 

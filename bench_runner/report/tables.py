@@ -13,6 +13,7 @@ from math import isnan
 from typing import Final
 
 from bench_runner.analysis.efficiency import DDP_ONE, SINGLE
+from bench_runner.analysis.step_gap import gap_line, gaps
 from bench_runner.analysis.summary import Case, Group, collective_curves, training_cases
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import MachineInfo
@@ -45,13 +46,24 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """One machine in one environment: its description, tables, what gave no numbers and why, and warnings."""
+    """One machine in one environment: its description, tables, where DDP's steps go, what gave no numbers, warnings."""
 
     machine: str
     lines: tuple[str, ...]
     tables: tuple[Table, ...]
     not_measured: tuple[str, ...]
     warnings: tuple[str, ...]
+    step_gaps: tuple[str, ...] = ()
+
+    @property
+    def lists(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The lists under the tables, those that have entries, each with its title."""
+        named = (
+            ("Where a DDP step goes", self.step_gaps),
+            ("Not measured", self.not_measured),
+            ("Warnings", self.warnings),
+        )
+        return tuple((title, entries) for title, entries in named if entries)
 
 
 def sections(records: Sequence[RunRecord]) -> list[Section]:
@@ -72,6 +84,7 @@ def _section(records: Sequence[RunRecord]) -> Section:
             *training_tables(training_cases(records)),
             *(collective_table(*name, curve) for name, curve in collective_curves(records).items()),
         ),
+        step_gaps=tuple(step_gaps(records)),
         not_measured=tuple(not_measured(records)),
         warnings=tuple(warnings_of(records)),
     )
@@ -265,6 +278,12 @@ def not_measured(records: Iterable[RunRecord]) -> list[str]:
     return lines
 
 
+def step_gaps(records: Sequence[RunRecord]) -> list[str]:
+    """A sentence for the newest DDP step of each case on several devices: of which parts it consists."""
+    lines = {(gap.case, gap.devices): gap_line(gap) for gap in gaps(records) if gap.devices > 1}
+    return list(lines.values())
+
+
 def warnings_of(records: Iterable[RunRecord]) -> list[str]:
     """The records' warnings, equal ones folded, and what a reader must know before believing the numbers."""
     records = list(records)
@@ -274,5 +293,7 @@ def warnings_of(records: Iterable[RunRecord]) -> list[str]:
     lines = [text if count == 1 else f"{text} ({count} ×)" for text, count in counts.items()]
     crowded = sorted({r.spec.label for r in records if any(rank.settings.oversubscribed for rank in r.ranks)})
     lines += [f"{label}: more ranks than cores; its numbers say little" for label in crowded]
-    unread = dict.fromkeys(reason for record in records for reason in record.machine.not_read)
+    # On a host without a GPU nobody expects its library; on one with a GPU what it does not tell matters.
+    with_gpu = [record for record in records if record.machine.accelerators or record.spec.device_kind != "cpu"]
+    unread = dict.fromkeys(reason for record in with_gpu for reason in record.machine.not_read)
     return [*lines, *(f"not read: {reason}" for reason in unread)]

@@ -45,12 +45,11 @@ def _print_section(console: Console, section: Section, *, unicode: bool) -> None
         console.print(_rich(table, console.width, unicode=unicode))
         if table.note:
             line(f"({table.note})")
-    for title, entries in (("Not measured", section.not_measured), ("Warnings", section.warnings)):
-        if entries:
-            console.print()
-            line(title)
-            for entry in entries:
-                line(entry, "  ")
+    for title, entries in section.lists:
+        console.print()
+        line(title)
+        for entry in entries:
+            line(entry, "  ")
     console.print()
 
 
