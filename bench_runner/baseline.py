@@ -17,7 +17,6 @@ from bench_runner import store
 from bench_runner.errors import StoreError, UsageError
 from bench_runner.record import RunRecord
 
-BASELINES_FOLDER: Final = "baselines"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -39,12 +38,12 @@ def baseline_path(results: Path, name: str) -> Path:
     """Where the baseline ``name`` stands; UsageError for a name that is not a plain one."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"baseline name {name!r}: use letters, digits, '_', '-' and '.', 64 at most")
-    return results / BASELINES_FOLDER / f"{name}{store.SUFFIX}"
+    return results / store.BASELINES_FOLDER / f"{name}{store.SUFFIX}"
 
 
 def baseline_names(results: Path) -> list[str]:
     """The names of all baselines under the results folder."""
-    folder = results / BASELINES_FOLDER
+    folder = results / store.BASELINES_FOLDER
     if not folder.is_dir():
         return []
     return sorted(path.stem for path in folder.glob(f"*{store.SUFFIX}") if _NAME.fullmatch(path.stem))

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, cast, get_args
 
-from bench_runner.errors import DeviceError
+from bench_runner.errors import DeviceError, UsageError
 from bench_runner.machine.info import MachineInfo
 from bench_runner.machine.torch_probe import TorchProbe, probe_torch
 from bench_runner.spec import DeviceKind
@@ -32,7 +32,7 @@ def find_capacity(machine: MachineInfo, python: str, *, kind: str | None = None,
     an accelerator that torch cannot use: a run on the CPU would then look like the machine's.
     """
     if kind not in (None, *get_args(DeviceKind)):
-        raise DeviceError(f"device {kind}: must be one of {', '.join(get_args(DeviceKind))}")
+        raise UsageError(f"device {kind}: must be one of {', '.join(get_args(DeviceKind))}")
     hint = bool(machine.accelerators) or any((dev / node).exists() for node in ACCELERATOR_NODES)
     if kind == "cpu" or (kind is None and not hint):
         why = "asked for" if kind == "cpu" else "no accelerator on this machine"

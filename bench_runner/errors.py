@@ -15,6 +15,11 @@ EXIT_NOT_CARRIED_OUT: Final = 3
 EXIT_INCONCLUSIVE: Final = 4
 
 
+def shortened(value: str, longest: int = 120) -> str:
+    """A value as it stands in a message: not longer than a line."""
+    return value if len(value) <= longest else f"{value[:longest]}…"
+
+
 class BenchRunnerError(Exception):
     """Base of all errors meant for the user."""
 

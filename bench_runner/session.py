@@ -115,7 +115,8 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
     locked, reason = _environment(request)
     say(f"machine: {machine.name} (fingerprint {machine.fingerprint})")
     if request.environment == "auto" and not locked:
-        say(f"environment: the one at hand; this run is not in the locked environment ({reason})")
+        why = reason.partition(";")[0]  # what to do about it, `bench-runner env create` says
+        say(f"environment: the one at hand; this run is not in the locked environment ({why})")
     # The locked environment runs its own Python; which devices there are is asked with whatever has torch by now.
     python = find_worker_python(request.python).path if not locked else _locked_python(request.root)
     if request.port is not None:
@@ -202,8 +203,8 @@ def _open(request: RunRequest, context: Context, locked: bool, say: Say) -> tupl
     folder = request.root / FOLDER / "session"
     identity = _identity(request, context, locked)
     state = folder / "state.txt"
-    if not request.fresh and state.exists() and not (folder / "finished").exists():
-        known = json.loads(state.read_text(encoding="utf-8"))
+    if not request.fresh and state.is_file() and not (folder / "finished").exists():
+        known = _state(state)
         if known.get("identity") == identity:
             say(f"going on with the session {known['session_id'][:8]} that was broken off")
             return folder, str(known["session_id"])
@@ -216,6 +217,15 @@ def _open(request: RunRequest, context: Context, locked: bool, say: Say) -> tupl
     (folder / "session-id").write_text(session_id, encoding="ascii")
     state.write_text(json.dumps({"identity": identity, "session_id": session_id}), encoding="utf-8")
     return folder, session_id
+
+
+def _state(path: Path) -> dict[str, Any]:
+    """What the session's own file says; nothing if it is damaged, and the session then begins anew."""
+    try:
+        known = json.loads(path.read_bytes())
+    except ValueError:
+        return {}
+    return known if isinstance(known, dict) and isinstance(known.get("session_id"), str) else {}
 
 
 def _identity(request: RunRequest, context: Context, locked: bool) -> str:

@@ -27,6 +27,7 @@ from bench_runner.record import RECORD_SCHEMA, RunRecord
 from bench_runner.spec import Training
 
 RUNS_FOLDER: Final = "runs"
+BASELINES_FOLDER: Final = "baselines"
 SUFFIX: Final = ".jsonl"
 LARGEST_LINE_BYTES: Final = 64 << 20
 MOST_LINES: Final = 100_000
@@ -84,6 +85,7 @@ def machine_folder(name: str) -> str:
     folders (a name that looks like a hashed one is hashed as well).
     """
     safe = _SAFE_NAME.fullmatch(name) and not _ESCAPED_NAME.fullmatch(name) and not name.lower().endswith(".json")
+    safe = safe and name.lower() != BASELINES_FOLDER
     if safe:
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -359,7 +361,8 @@ def _walk(path: Path, seen: set[tuple[int, int]], depth: int, *, named: bool) ->
             if depth > DEEPEST_FOLDER:
                 raise OSError(errno.ELOOP, f"folders nested more than {DEEPEST_FOLDER} deep")
             for entry in sorted(path.iterdir()):
-                if not entry.name.startswith("."):
+                # Frozen baselines are copies: results are read where they were written.
+                if not entry.name.startswith(".") and entry.name != BASELINES_FOLDER:
                     yield from _walk(entry, seen, depth + 1, named=False)
         elif named or path.suffix == SUFFIX:
             seen.add((status.st_dev, status.st_ino))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench_runner.capacity import cached_capacity, find_capacity
-from bench_runner.errors import DeviceError
+from bench_runner.errors import DeviceError, UsageError
 from bench_runner.machine.info import Accelerator, MachineInfo
 
 
@@ -50,7 +50,7 @@ def test_a_device_node_alone_is_asked_about_and_then_left(tmp_path):
 
 
 def test_an_unknown_kind_is_named(tmp_path):
-    with pytest.raises(DeviceError, match="device tpu: must be one of cpu, cuda"):
+    with pytest.raises(UsageError, match="device tpu: must be one of cpu, cuda"):
         find_capacity(machine(), "/no/python", kind="tpu", dev=tmp_path)
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import typer
 
 from bench_runner.cli import output
-from bench_runner.errors import EXIT_NOT_CARRIED_OUT, EXIT_USAGE, BenchRunnerError
+from bench_runner.errors import EXIT_NOT_CARRIED_OUT, EXIT_USAGE, BenchRunnerError, UsageError
 
 COMMANDS: Final = ("run", "report", "doctor", "env", "compare", "baseline", "noise", "verify", "gate", "fleet")
 """Modules of this package; each has ``register(app: typer.Typer) -> None``."""
@@ -52,7 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:end] or bool(os.environ.get("BENCH_RUNNER_DEBUG"))
     arguments = [a for i, a in enumerate(arguments) if a != "--debug" or i > end]
     as_json = "--json" in arguments[:end]
+    output.survive_closed_streams()
     try:
+        _refuse_empty(arguments[:end])
         code = build_app()(args=arguments, prog_name="bench-runner", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except BenchRunnerError as error:
@@ -70,6 +72,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f" ({error.filename})" if error.filename else ""
         text = f"{error.strerror or error}{where}"
         return _fail(error, EXIT_NOT_CARRIED_OUT, as_json=as_json, debug=debug, text=text)
+    except Exception as error:  # noqa: BLE001 - a defect of ours must never look like a finding or a regression
+        text = f"internal error: {type(error).__name__}: {error}; run it again with --debug and report what it shows"
+        return _fail(error, EXIT_NOT_CARRIED_OUT, as_json=as_json, debug=debug, text=text)
+
+
+def _refuse_empty(arguments: Sequence[str]) -> None:
+    """An empty argument comes from a shell variable that is not set, and would be taken for the working directory."""
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if not argument or (argument.startswith("--") and argument.endswith("=")):
+            where = argument or f"'' after {before}" if before or argument else "''"
+            raise UsageError(f"{where}: an empty value; is a shell variable not set?")
 
 
 def _fail(error: BaseException, code: int, *, as_json: bool, debug: bool, text: str | None = None) -> int:
@@ -77,6 +90,9 @@ def _fail(error: BaseException, code: int, *, as_json: bool, debug: bool, text: 
     if debug:
         output.note("".join(traceback.format_exception(error)))
     if as_json:
-        output.emit_json({"schema": "bench-runner/error/1", "error": message, "exit_code": code})
+        try:
+            output.emit_json({"schema": "bench-runner/error/1", "error": message, "exit_code": code})
+        except OSError as broken:
+            message = f"{message} (and standard output: {broken.strerror})"
     output.error(message)
     return code

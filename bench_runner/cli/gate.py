@@ -40,7 +40,9 @@ def gate(
     candidate: Annotated[
         str | None, typer.Option(help="Judge these results (as in compare) instead of measuring now.")
     ] = None,
-    profile: Annotated[str | None, typer.Option(help="What to measure. Default: the baseline's profile.")] = None,
+    profile: Annotated[
+        str | None, typer.Option(help="What to measure. Default: the baseline's, if that is a built-in one.")
+    ] = None,
     env: Annotated[str, typer.Option(help="auto, locked or existing: the environment to measure in.")] = "auto",
     machine: Annotated[str | None, typer.Option(help="Name for this machine's results.")] = None,
     do_verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Verify before measuring.")] = True,
@@ -104,6 +106,12 @@ def _profile(before: Side) -> str:
     if len(names) != 1:
         told = f"was measured with {', '.join(names)}" if names else "does not say its profile"
         raise UsageError(f"{before.selector}: {told}; name one with --profile")
+    from bench_runner.profile import BUILT_IN
+
+    if names[0] not in BUILT_IN:
+        raise UsageError(
+            f"{before.selector}: was measured with the profile {names[0]} of a file: name it, --profile {names[0]}.toml"
+        )
     return names[0]
 
 

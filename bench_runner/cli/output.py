@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 
+def survive_closed_streams() -> None:
+    """A caller that closed our standard streams (``>&-``) wants no output; the work and the exit code are the same."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
+
+
 def emit_text(text: str) -> None:
-    """Print a result meant for people on standard output."""
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    """Print a result meant for people on standard output; what its encoding cannot show is escaped."""
+    whole = text if text.endswith("\n") else text + "\n"
+    encoding = sys.stdout.encoding or "ascii"
+    sys.stdout.write(whole.encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
 
 

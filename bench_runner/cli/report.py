@@ -69,6 +69,11 @@ def report(
 
     wanted = session or (ALL if chosen in WHOLE else LAST)
     records = select([record for _, record in found], machines=machine or (), session=wanted)
+    hidden = len({record.session_id for _, record in found}) - len({record.session_id for record in records})
+    if session is None and hidden and not machine:
+        output.note(
+            f"bench-runner: {hidden} older session{'s' if hidden > 1 else ''} not shown; --session all shows all"
+        )
     sources = {id(record): str(path) for path, record in found}
     findings = None
     if verified is not None:

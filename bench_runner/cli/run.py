@@ -48,9 +48,9 @@ def run(
     from dataclasses import replace
 
     options: dict[str, Any] = {}
+    if largest_batch < 1 or (memory_limit_mib is not None and memory_limit_mib < 1):
+        raise UsageError("--largest-batch and --memory-limit-mib: must be at least 1")
     if find_batch:
-        if largest_batch < 1 or (memory_limit_mib is not None and memory_limit_mib < 1):
-            raise UsageError("--largest-batch and --memory-limit-mib: must be at least 1")
         options["largest_batch"] = largest_batch
         if memory_limit_mib is not None:
             options["memory_limit_bytes"] = memory_limit_mib << 20
@@ -58,7 +58,11 @@ def run(
 
     begin = time.monotonic()
     request = replace(request, port=port, find_batch=find_batch, fresh=fresh, options=options)
-    result = run_session(request, output.note)
+    try:
+        result = run_session(request, output.note)
+    except KeyboardInterrupt:
+        output.note("interrupted: what was measured is kept; the same command goes on from here")
+        raise
     _show(result, request, time.monotonic() - begin, as_json=as_json)
     if result.count("failed", "timeout"):
         return EXIT_FINDINGS if result.count("ok") else EXIT_NOT_CARRIED_OUT
@@ -82,7 +86,7 @@ def _request(
     counts = None
     if devices is not None:
         parts = [part.strip() for part in devices.split(",")]
-        counts = device_counts([int(part) if part.isdecimal() else part for part in parts])
+        counts = device_counts([int(part) if part.isdecimal() and len(part) < 9 else part for part in parts])
     return RunRequest(
         root=default_root(),
         profile=load(profile),
@@ -114,6 +118,10 @@ def _show(result: SessionResult, request: RunRequest, seconds: float, *, as_json
     output.note(
         f"took {seconds:.0f} s; records in {_relative(results / 'runs')}, asv's results in {_relative(results)}"
     )
+    if result.count("failed", "timeout"):
+        output.note(f"tracebacks: the field traceback of the records in {_relative(results / 'runs')}")
+    if request.launches == 1 and not request.find_batch:
+        output.note("to compare: --launches 5; one launch cannot tell a change from chance")
     output.note("again: bench-runner report; for a ticket: bench-runner report --format markdown -o report.md")
 
 

@@ -106,7 +106,7 @@ def _place(prefix: Path | None) -> tuple[Path, Path]:
     """The prefix to judge and its Python; by default the environment of the workers, else of this command."""
     import sys
 
-    from bench_runner.errors import LaunchError
+    from bench_runner.errors import LaunchError, UsageError, shortened
     from bench_runner.interpreter import find_worker_python
 
     if prefix is None:
@@ -116,6 +116,8 @@ def _place(prefix: Path | None) -> tuple[Path, Path]:
             python = Path(sys.prefix) / "bin" / "python"  # no Python has torch: the trial run of this one says so
         return python.parent.parent, python
     place = prefix.absolute()
+    if not place.is_dir():
+        raise UsageError(f"--prefix {shortened(str(prefix))}: no such folder; name an environment's")
     named = (place / "bin" / name for name in ("python", "python3"))
     return place, next((path for path in named if path.exists()), place / "bin" / "python")
 

@@ -12,7 +12,7 @@ def create_beside(prefix: Path, lock: Path, suffix: str = "new") -> str:
     With the package cache validated: a prefix's files are hard links into it, so what was edited in place in the one
     is edited in the other.
     """
-    new = prefix.with_name(f"{prefix.name}-{suffix}")
+    new = prefix.with_name(f"{prefix.name}-{suffix}") if prefix.name else Path.home() / f"environment-{suffix}"
     return f"bench-runner env create {shlex.quote(str(new))} --lock {shlex.quote(str(lock))} --validate-cache"
 
 

@@ -110,7 +110,7 @@ def environment_line(environment: EnvironmentInfo) -> str:
 
 def run_line(records: Sequence[RunRecord]) -> str:
     sessions = len({record.session_id for record in records})
-    first, last = min(r.started_at for r in records), max(r.started_at for r in records)
+    first, last = (moment[:19] for moment in (min(r.started_at for r in records), max(r.started_at for r in records)))
     commits = sorted({record.commit[:12] for record in records if record.commit})
     profiles = sorted({record.profile for record in records if record.profile})
     parts = [f"Runs: {len(records)} in {sessions} session{'s' if sessions > 1 else ''}", f"{first} to {last}"]
@@ -196,7 +196,7 @@ def rates_table(case: Case, groups: Sequence[Group]) -> Table:
 
 def _batch_table(case: Case, groups: Sequence[Group]) -> Table:
     rows = [
-        (setting_name(group, groups), str(group.setting.devices), formats.number(group.median("largest_batch"), 6))
+        (setting_name(group, groups), str(group.setting.devices), f"{group.median('largest_batch') or 0:.0f}")
         for group in groups
     ]
     return Table(

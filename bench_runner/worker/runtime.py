@@ -43,12 +43,18 @@ def mapped_libraries(maps: str) -> list[dict[str, str | None]]:
     return libraries
 
 
+OWN_VARIABLES: Final = frozenset(
+    {"OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCHELASTIC_USE_AGENT_STORE"}
+)
+"""Set by the launch itself, and differently for one process and several; the threads stand in the settings."""
+
+
 def telling_variables(environment: dict[str, str]) -> dict[str, str]:
-    """The environment variables that change speed or results."""
+    """The environment variables that change speed or results and that somebody else than the launch has set."""
     return {
         name: value
         for name, value in sorted(environment.items())
-        if name.startswith(TELLING_VARIABLES) or name in TELLING_NAMES
+        if (name.startswith(TELLING_VARIABLES) or name in TELLING_NAMES) and name not in OWN_VARIABLES
     }
 
 
