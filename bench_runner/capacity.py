@@ -61,10 +61,16 @@ def _trouble(probe: TorchProbe) -> str:
     return f"torch {probe.torch} sees no CUDA device"
 
 
+def known_capacity(cache: Path) -> Capacity | None:
+    """The answer that an earlier process has left in ``cache``."""
+    return Capacity(**json.loads(cache.read_text(encoding="utf-8"))) if cache.exists() else None
+
+
 def cached_capacity(cache: Path, machine: MachineInfo, python: str, *, kind: str | None) -> Capacity:
     """As ``find_capacity``, asked once per session: the answer is kept in the file ``cache``."""
-    if cache.exists():
-        return Capacity(**json.loads(cache.read_text(encoding="utf-8")))
+    known = known_capacity(cache)
+    if known is not None:
+        return known
     capacity = find_capacity(machine, python, kind=kind)
     temporary = cache.with_name(cache.name + ".new")
     temporary.write_text(json.dumps(asdict(capacity)), encoding="utf-8")

@@ -281,7 +281,7 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
 
 def _variables(request: RunRequest, context: Context, folder: Path, index: int) -> dict[str, str]:
     """What the benchmark processes are told through their environment."""
-    known = folder / "capacity.txt"
+    known = folder / suite.CAPACITY_NAME
     known.write_text(
         json.dumps({"kind": context.capacity.kind, "count": context.capacity.count, "reason": context.capacity.reason}),
         encoding="utf-8",

@@ -27,6 +27,7 @@ from bench_runner.profile import BUILT_IN, DEVICE_COUNTS, MESSAGE_BYTES, Profile
 from bench_runner.spec import OPERATIONS, STRATEGIES, Strategy
 
 if TYPE_CHECKING:
+    from bench_runner.capacity import Capacity
     from bench_runner.measure import Context
 
 ROOT: Final = Path(__file__).resolve().parent.parent
@@ -44,6 +45,7 @@ OPTIONS_VARIABLE: Final = "BENCH_RUNNER_OPTIONS"
 ASV_TIMEOUT_SECONDS: Final = 6 * 3600.0
 """asv's own limit must never be the first to strike: launches have deadlines, and say what hung."""
 MOST_BLOCKS: Final = 10
+CAPACITY_NAME: Final = "capacity.txt"
 PROGRESS_NAME: Final = "progress.jsonl"
 
 
@@ -69,6 +71,11 @@ def asked_devices() -> tuple[int | str, ...] | None:
     if not text:
         return profile_in_use().devices
     return tuple(int(part) if part.isdigit() else part for part in text.split(","))
+
+
+def launch_index() -> int:
+    """Which repeat of the session this is."""
+    return int(os.environ.get(LAUNCH_INDEX_VARIABLE, "0"))
 
 
 def device_parameters() -> list[int | str]:
@@ -159,10 +166,10 @@ class Session:
             root=ROOT,
             results=Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve(),
             session_id=self._session_id(),
-            launch_index=int(os.environ.get(LAUNCH_INDEX_VARIABLE, "0")),
+            launch_index=launch_index(),
             machine=machine,
             python=python,
-            capacity=cached_capacity(self.folder / "capacity.txt", machine, python, kind=kind),
+            capacity=cached_capacity(self.folder / CAPACITY_NAME, machine, python, kind=kind),
             profile=profile_in_use(),
             asked_devices=asked_devices(),
             port=int(os.environ[PORT_VARIABLE]) if os.environ.get(PORT_VARIABLE) else None,
@@ -181,7 +188,6 @@ class Session:
 
     def require(self, strategy: Strategy, devices: int | str, label: str, message_bytes: int | None = None) -> None:
         """Raise NotImplementedError, asv's skip, with the reason if the combination is not to be measured."""
-        from bench_runner.capacity import cached_capacity
         from bench_runner.plan import plan, resolve_count
 
         profile = profile_in_use()
@@ -189,8 +195,7 @@ class Session:
             raise NotImplementedError(f"not in the profile {profile.name}")
         if strategy not in profile.strategies:
             raise NotImplementedError(f"the profile {profile.name} leaves {strategy} out")
-        cache = self.folder / "capacity.txt"
-        capacity = cached_capacity(cache, *self._probe(cache), kind=os.environ.get(DEVICE_VARIABLE) or None)
+        capacity = self._capacity()
         count = resolve_count(devices, capacity)
         if devices == "all" and count in DEVICE_COUNTS:
             raise NotImplementedError(f"the same as {count} devices")
@@ -205,12 +210,11 @@ class Session:
                 if message_bytes is not None and message_bytes not in sizes:
                     raise NotImplementedError(f"{message_bytes} bytes are not in the profile {profile.name}")
 
-    def _probe(self, cache: Path) -> tuple[Any, str]:
-        """The machine and Python to ask for the capacity, gathered only while it is not known yet."""
-        if cache.exists():
-            return None, ""
-        context = self.context()
-        return context.machine, context.python
+    def _capacity(self) -> Capacity:
+        """The devices that there are; asked by the first process that needs to know."""
+        from bench_runner.capacity import known_capacity
+
+        return known_capacity(self.folder / CAPACITY_NAME) or self.context().capacity
 
     def value(self, strategy: Strategy, devices: int | str, label: str, key: str) -> float | dict[str, Any]:
         """A value in asv's form.  Raises asv's SkipNotImplemented for a skip and RuntimeError for a failure."""
@@ -228,15 +232,15 @@ class Session:
 
     def values(self, strategy: Strategy, devices: int | str) -> dict[str, Any]:
         """The values of every case under ``strategy`` on ``devices``; measured now if nobody has yet."""
-        with _locked(self.folder / "launch.lock"):
-            context = self.context()
-            from bench_runner.plan import resolve_count
+        from bench_runner.plan import resolve_count
 
-            count = resolve_count(devices, context.capacity)
-            folder = self.folder / f"launch-{context.launch_index}" / f"{strategy}-{count}"
+        with _locked(self.folder / "launch.lock"):
+            count = resolve_count(devices, self._capacity())
+            folder = self.folder / f"launch-{launch_index()}" / f"{strategy}-{count}"
             path = folder / "values.txt"
+            # Most processes come when all is measured: what the measurement needs is gathered for it alone.
             if not path.exists():
-                self._measure(context, strategy, count, folder, path)
+                self._measure(self.context(), strategy, count, folder, path)
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return values
 
