@@ -109,8 +109,16 @@ class AsvRun:
                     found.append(rf"^collectives\..*\('{case.label}', {devices}, ({sizes})\)$")
                 else:
                     label = re.escape(repr(case.label))
-                    found.append(rf"^(training|memory)\..*\('{strategy}', {devices}, {label}\)$")
+                    found.append(rf"^{self._metrics(strategy)}\('{strategy}', {devices}, {label}\)$")
         return found
+
+    def _metrics(self, strategy: Strategy) -> str:
+        """The metrics of a training that there are here: a process for each of the others would only say "n/a"."""
+        memory = "peak_rss" if self.capacity.kind == "cpu" else "peak_(allocated|reserved)"
+        times = "(throughput|time_per_sample|step_time|exposed_communication)"
+        if strategy != "ddp":
+            times = "(throughput|time_per_sample|step_time)"
+        return rf"(training\.Training\.track_{times}|memory\.Memory\.track_{memory})"
 
     def run(self, listen: Callable[[dict[str, Any]], None]) -> None:
         """Run asv under the supervisor, handing on the progress of its launches.

@@ -35,11 +35,12 @@ def asv_run(**changes: object) -> AsvRun:
 
 def test_the_command_word_for_word():
     command = asv_run(pairs=(("single", 1),)).command()
+    metrics = r"(training\.Training\.track_(throughput|time_per_sample|step_time)|memory\.Memory\.track_peak_rss)"
     assert command == [
         *(sys.executable, "-m", "asv", "run", "--machine", "box", "--launch-method", "forkserver", "--record-samples"),
         *("-E", "existing", "--set-commit-hash", "c" * 40),
-        *("--bench", r"^(training|memory)\..*\('single', 1, 'mlp/fp32/b64'\)$"),
-        *("--bench", r"^(training|memory)\..*\('single', 1, 'transformer\-tiny/fp32/b8'\)$"),
+        *("--bench", rf"^{metrics}\('single', 1, 'mlp/fp32/b64'\)$"),
+        *("--bench", rf"^{metrics}\('single', 1, 'transformer\-tiny/fp32/b8'\)$"),
     ]
 
 
@@ -55,6 +56,12 @@ def test_the_locked_environment_is_asked_for_with_the_commit():
     [
         ("training.Training.track_throughput('ddp', 2, 'mlp/fp32/b64')", True),
         ("memory.Memory.track_peak_rss('ddp', 2, 'mlp/fp32/b64')", True),
+        (
+            "memory.Memory.track_peak_allocated('ddp', 2, 'mlp/fp32/b64')",
+            False,
+        ),  # torch's allocator counts no CPU memory
+        ("training.Training.track_exposed_communication('ddp', 2, 'mlp/fp32/b64')", True),
+        ("training.Training.track_exposed_communication('single', 1, 'mlp/fp32/b64')", False),
         ("training.Training.track_throughput('ddp', 2, 'mlp/fp32/b640')", False),
         ("training.Training.track_throughput('ddp', 22, 'mlp/fp32/b64')", False),
         ("training.Training.track_throughput('ddp', 2, 'resnet50/fp32/b64')", False),

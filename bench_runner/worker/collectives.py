@@ -28,7 +28,9 @@ _REDUCE_SCATTER: Final[Any] = getattr(dist, "reduce_scatter_single", None) or di
 
 def pattern(elements: int, first: int, device: torch.device) -> torch.Tensor:
     """Small whole numbers that depend on the position: float32 sums of them are exact for thousands of ranks."""
-    return (torch.arange(first, first + elements, device=device) % PERIOD).to(torch.float32)
+    period = torch.arange(PERIOD, device=device, dtype=torch.float32)
+    begin = first % PERIOD
+    return period.repeat((begin + elements) // PERIOD + 1)[begin : begin + elements]
 
 
 class Buffers:
