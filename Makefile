@@ -18,7 +18,7 @@ test: $(VENV)/.torch-in-venv check ## set up, check the code, run the tests that
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -m "not slow and not timing and not gpu" $(TEST_ARGS)
 	$(BIN)/coverage combine --quiet
-	$(BIN)/coverage report | tail -n 1
+	@echo "coverage: $$($(BIN)/coverage report --format=total) %"
 
 test-slow: $(VENV)/.torch-in-venv ## the tests that `make test` leaves out; for a GPU where there is one
 	$(BIN)/pytest -m "(slow or gpu) and not timing" $(TEST_ARGS)
