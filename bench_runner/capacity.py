@@ -72,7 +72,12 @@ def cached_capacity(cache: Path, machine: MachineInfo, python: str, *, kind: str
     if known is not None:
         return known
     capacity = find_capacity(machine, python, kind=kind)
+    keep_capacity(cache, capacity)
+    return capacity
+
+
+def keep_capacity(cache: Path, capacity: Capacity) -> None:
+    """Leave the answer for later processes, whole or not at all."""
     temporary = cache.with_name(cache.name + ".new")
     temporary.write_text(json.dumps(asdict(capacity)), encoding="utf-8")
-    temporary.rename(cache)
-    return capacity
+    temporary.replace(cache)

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from bench_runner import store, suite
 from bench_runner.asv_run import AsvRun, register_machine
-from bench_runner.capacity import Capacity, find_capacity
+from bench_runner.capacity import Capacity, find_capacity, keep_capacity
 from bench_runner.environment.install import locked_environment_available
 from bench_runner.errors import MeasuringError, SpecError, StoreError, UsageError
 from bench_runner.interpreter import find_worker_python
@@ -112,13 +112,15 @@ def _alone(root: Path) -> Iterator[None]:
 def _run(request: RunRequest, say: Say) -> SessionResult:
     results = request.root / "results"
     machine = _machine(request, results)
-    locked, reason = _environment(request)
+    prefix, reason = _environment(request)
+    locked = prefix is not None
     say(f"machine: {machine.name} (fingerprint {machine.fingerprint})")
     if request.environment == "auto" and not locked:
         why = reason.partition(";")[0]  # what to do about it, `bench-runner env create` says
         say(f"environment: the one at hand; this run is not in the locked environment ({why})")
     # The locked environment runs its own Python; which devices there are is asked with whatever has torch by now.
-    python = find_worker_python(request.python).path if not locked else _locked_python(request.root)
+    built = prefix / "bin" / "python" if prefix is not None else None
+    python = str(built) if built is not None and built.exists() else find_worker_python(request.python).path
     if request.port is not None:
         require_free_port(request.port)
     capacity = find_capacity(machine, python, kind=request.device)
@@ -182,20 +184,14 @@ def _entry(path: Path) -> dict[str, Any]:
     return {"machine": path.parent.name, **entry}
 
 
-def _environment(request: RunRequest) -> tuple[bool, str]:
-    """Whether to measure in the locked environment, and why."""
+def _environment(request: RunRequest) -> tuple[Path | None, str]:
+    """The locked environment's prefix if it is to be measured in, built or not, and why or why not."""
     if request.environment == "existing" or request.python is not None:
-        return False, "asked for"
+        return None, "asked for"
     prefix, reason = locked_environment_available(request.root)
     if prefix is None and request.environment == "locked":
         raise UsageError(f"--env locked: {reason}; --env existing measures in the environment at hand")
-    return prefix is not None, reason
-
-
-def _locked_python(root: Path) -> str:
-    prefix, _ = locked_environment_available(root)
-    built = prefix / "bin" / "python" if prefix is not None else None
-    return str(built) if built is not None and built.exists() else find_worker_python(None).path
+    return prefix, reason
 
 
 def _open(request: RunRequest, context: Context, locked: bool, say: Say) -> tuple[Path, str]:
@@ -262,6 +258,7 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
     possible = [(s, c) for s, c, possible in pairs if possible]
     if not possible:
         return
+    keep_capacity(folder / suite.CAPACITY_NAME, context.capacity)
     for index in range(request.launches):
         asv = AsvRun(
             root=request.root,
@@ -281,11 +278,6 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
 
 def _variables(request: RunRequest, context: Context, folder: Path, index: int) -> dict[str, str]:
     """What the benchmark processes are told through their environment."""
-    known = folder / suite.CAPACITY_NAME
-    known.write_text(
-        json.dumps({"kind": context.capacity.kind, "count": context.capacity.count, "reason": context.capacity.reason}),
-        encoding="utf-8",
-    )
     variables = {
         suite.SESSION_VARIABLE: str(folder),
         suite.PROFILE_VARIABLE: context.profile.name
