@@ -28,6 +28,10 @@ TRIAL_SECONDS_AT_MOST: Final = 5.0
 """A batch whose step takes longer than this is not doubled again."""
 
 
+_ONEDNN_OBJECTS: Final = ("primitive", "memory", "scratchpad")
+"""What oneDNN says it "could not create" or "could not execute" when its own allocation fails: it drops the reason.
+The same operations ran with one sample before, under the same limit, so memory is what is missing."""
+
 Trial = Literal["fits", "fails", "slow"]
 """``slow``: it fits, but so large a step takes too long to go on."""
 
@@ -105,7 +109,7 @@ def _trial(trainer: Trainer, samples: int) -> bool:
         trainer.device.synchronize()
         fitted = True
     except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
+        if not (is_out_of_memory(error) or (trainer.device.is_cpu and _is_onednn_without_memory(error))):
             raise
         fitted = False
     # Only outside the handler: the traceback held the tensors of the failed step.
@@ -114,3 +118,8 @@ def _trial(trainer: Trainer, samples: int) -> bool:
     if not trainer.device.is_cpu:
         trainer.device.module.empty_cache()
     return fitted
+
+
+def _is_onednn_without_memory(error: BaseException) -> bool:
+    text = str(error)
+    return text.startswith("could not ") and any(name in text for name in _ONEDNN_OBJECTS)
