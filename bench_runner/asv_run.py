@@ -115,10 +115,10 @@ class AsvRun:
     def _metrics(self, strategy: Strategy) -> str:
         """The metrics of a training that there are here: a process for each of the others would only say "n/a"."""
         memory = "peak_rss" if self.capacity.kind == "cpu" else "peak_(allocated|reserved)"
-        times = "(throughput|time_per_sample|step_time|exposed_communication)"
-        if strategy != "ddp":
-            times = "(throughput|time_per_sample|step_time)"
-        return rf"(training\.Training\.track_{times}|memory\.Memory\.track_{memory})"
+        names = ["throughput", "time_per_sample", "step_time"]
+        names += ["exposed_communication"] if strategy == "ddp" else []
+        names += ["energy_per_sample"] if self.capacity.kind == "cuda" else []
+        return rf"(training\.Training\.track_({'|'.join(names)})|memory\.Memory\.track_{memory})"
 
     def run(self, listen: Callable[[dict[str, Any]], None]) -> None:
         """Run asv under the supervisor, handing on the progress of its launches.

@@ -27,7 +27,7 @@ from bench_runner.errors import UnreadableError
 from bench_runner.launch_verdict import CaseResult
 from bench_runner.machine.info import MachineInfo
 from bench_runner.machine.sampling import Sampler, SamplingSummary
-from bench_runner.machine.stability import unstable_reason
+from bench_runner.machine.stability import devices_used, only_used, unstable_reason
 from bench_runner.plan import Planned, plan
 from bench_runner.profile import Profile
 from bench_runner.record import RankSamples, RunRecord
@@ -174,6 +174,8 @@ def record_of(result: CaseResult, environment: EnvironmentInfo, shared: dict[str
         warnings=result.warnings,
         **shared,
     )
+    if record.sampling is not None:
+        record = replace(record, sampling=only_used(record.sampling, devices_used(record)))
     return _judged(record)
 
 

@@ -72,9 +72,11 @@ class RankSamples:
 
     ``phase_seconds`` has the keys data, forward, backward, optimizer, from a pass of its own with a synchronisation
     after each phase.  ``no_sync_step_seconds`` are DDP steps without gradient communication.  ``loop_seconds`` is an
-    independent clock around all timed steps.  ``collective_seconds`` maps the message size in bytes to call times.
-    ``wrong_values`` names the sizes whose result was wrong; no times are given for them.  ``largest_batch`` is the
-    largest per-device batch that fitted (``find_batch``), ``smallest_failing_batch`` the smallest that did not.
+    independent clock around all timed steps, ``loop_energy_joules`` what the devices that this rank drives took
+    meanwhile (None: not every one of them has a counter).  ``collective_seconds`` maps the message size in bytes to
+    call times.  ``wrong_values`` names the sizes whose result was wrong; no times are given for them.
+    ``largest_batch`` is the largest per-device batch that fitted (``find_batch``), ``smallest_failing_batch`` the
+    smallest that did not.
     """
 
     rank: int
@@ -88,6 +90,7 @@ class RankSamples:
     backend: str | None = None
     step_seconds: tuple[float, ...] = ()
     loop_seconds: float | None = None
+    loop_energy_joules: float | None = None
     phase_seconds: dict[str, tuple[float, ...]] = field(default_factory=dict)
     no_sync_step_seconds: tuple[float, ...] = ()
     collective_seconds: dict[int, tuple[float, ...]] = field(default_factory=dict)

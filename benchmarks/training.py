@@ -28,3 +28,9 @@ class Training(TrainingMetrics):
 
     track_exposed_communication.unit = "seconds"
     track_exposed_communication.version = "1"
+
+    def track_energy_per_sample(self, strategy, devices, case):
+        return self.value("energy_per_sample", strategy, devices, case)
+
+    track_energy_per_sample.unit = "joules"
+    track_energy_per_sample.version = "1"

@@ -74,6 +74,13 @@ def test_the_selections_meet_just_what_is_measured(name, wanted):
     assert any(re.search(regex, name) for regex in asv_run().selections()) == wanted
 
 
+def test_energy_is_asked_for_on_devices_alone():
+    name = "training.Training.track_energy_per_sample('single', 1, 'mlp/fp32/b64')"
+    on_cuda = asv_run(capacity=Capacity(kind="cuda", count=2, reason="test"))
+    assert any(re.search(regex, name) for regex in on_cuda.selections())
+    assert not any(re.search(regex, name) for regex in asv_run().selections())
+
+
 def test_a_count_that_asv_has_no_parameter_for_is_all():
     run = asv_run(pairs=(("ddp", 6),), capacity=Capacity(kind="cuda", count=6, reason="test"))
     assert all("'all'" in regex for regex in run.selections())

@@ -9,7 +9,7 @@ import pytest
 from bench_runner import launch, store
 from bench_runner.capacity import Capacity
 from bench_runner.launch_verdict import CaseResult
-from bench_runner.machine.sampling import DeviceSampling, SamplingSummary
+from bench_runner.machine.sampling import DeviceSampling, SamplingSummary, Spread
 from bench_runner.measure import Context, measure, record_of
 from bench_runner.profile import load
 from bench_runner.spec import Collective, RunSpec
@@ -182,3 +182,17 @@ def test_a_device_that_was_held_back_makes_the_run_unstable(context, environment
     assert "sampling: GPU-1: lost" in record.warnings
     restored = store.parse_line(store.to_line(record))
     assert restored.sampling == summary
+
+
+def test_a_device_that_idles_beside_the_run_is_not_in_its_sampling(context, environment):
+    def at(uuid, clock):
+        return DeviceSampling(uuid=uuid, samples=9, sm_clock_mhz=Spread(minimum=clock, median=clock, maximum=clock))
+
+    summary = SamplingSummary(devices=(at("GPU-0", 1980), at("GPU-1", 210)))
+    spec = spec_of(context, "mlp/fp32/b64")
+    shares = {**shared(context), "sampling": summary}
+    used = record_of(result_of(spec, ranks=samples(spec, uuid="GPU-0")), environment, shares)
+    assert [device.uuid for device in used.sampling.devices] == ["GPU-0"]
+    assert used.warnings == ()
+    unknown = record_of(result_of(spec), environment, shares)
+    assert unknown.sampling == summary

@@ -128,6 +128,26 @@ def test_memory_is_a_matrix_of_processes_and_devices() -> None:
     assert [v.rank for v in found if v.metric == "peak_rss"] == [0, 1]
 
 
+def energy_record(*joules: float | None, loop_seconds: float = 1.0) -> RunRecord:
+    """One rank for each amount, ten steps of 0.1 s with 8 samples each."""
+    ranks = [
+        builders.rank_samples(rank, [0.1] * 10, loop_energy_joules=amount, loop_seconds=loop_seconds)
+        for rank, amount in enumerate(joules)
+    ]
+    return builders.record(builders.training_spec(devices=len(joules)), ranks)
+
+
+def test_energy_of_all_ranks_is_divided_by_the_samples_of_the_timed_steps() -> None:
+    assert value(energy_record(300.0, 340.0), "energy_per_sample") == pytest.approx(640 / (2 * 8 * 10))
+
+
+@pytest.mark.parametrize(
+    "record", [energy_record(300.0, None), energy_record(None), energy_record(30.0, loop_seconds=0.9)]
+)
+def test_energy_is_not_given_without_every_counter_or_over_a_short_loop(record: RunRecord) -> None:
+    assert headline(record, "energy_per_sample") is None
+
+
 def test_largest_batch_is_the_one_that_fits_on_every_rank() -> None:
     ranks = [builders.rank_samples(rank, largest_batch=batch) for rank, batch in enumerate((96, 64))]
     record = builders.record(builders.training_spec(find_batch=True), ranks)
@@ -167,6 +187,8 @@ def test_every_value_has_its_metric_in_the_table() -> None:
                 "memory": (builders.device_memory(),),
                 "largest_batch": 8,
                 "no_sync_step_seconds": (0.1,),
+                "loop_seconds": 1.0,
+                "loop_energy_joules": 100.0,
                 "phase_seconds": dict.fromkeys(("data", "forward", "backward", "optimizer"), (0.1,)),
             }
         ),

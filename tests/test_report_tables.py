@@ -3,9 +3,11 @@ from typing import Any
 
 import pytest
 
+from bench_runner.machine.sampling import DeviceSampling, SamplingSummary, Spread
 from bench_runner.record import RunRecord
 from bench_runner.report import markdown, tables, text
-from bench_runner.report.tables import Section, Table
+from bench_runner.report.table import Table
+from bench_runner.report.tables import Section
 from tests import builders
 
 
@@ -268,3 +270,50 @@ def test_a_ddp_step_is_told_by_its_parts():
     assert lines[0].startswith(
         "mlp/fp32/b8 on 2 devices: step 30.00 ms = compute 10.00 ms, exposed communication 10.00"
     )
+
+
+def sampled(clock: float, uuid: str = "GPU-0", **changes: Any) -> DeviceSampling:
+    fields: dict[str, Any] = {
+        "samples": 9,
+        "sm_clock_mhz": Spread(minimum=clock - 100, median=clock, maximum=clock + 5),
+        "power_watts": Spread(minimum=100, median=650.4, maximum=700),
+        "temperature_celsius": Spread(minimum=40, median=60, maximum=71),
+        "utilisation_percent": Spread(minimum=0, median=98, maximum=100),
+        "throttle_share": {"idle": 0.1, "power-cap": 0.25},
+    }
+    return DeviceSampling(uuid=uuid, **{**fields, **changes})
+
+
+def test_what_was_sampled_is_a_row_a_run() -> None:
+    steady = SamplingSummary(devices=(sampled(1980), sampled(1950, "GPU-1", throttle_share={})))
+    changes = {"loop_seconds": 1.0, "loop_energy_joules": 160.0}
+    record = builders.training_record(sampling=steady, rank_changes=changes)
+    section = one_section([record, single(0.1)])
+    assert table(section, "What the devices did") == [
+        {
+            "run": record.spec.label,
+            "clock MHz": "1950–1980",
+            "power W": "650",
+            "max. °C": "71",
+            "load %": "98",
+            "held back by": "power-cap 25%",
+            "J per sample": "2.000",
+        }
+    ]
+    assert "unstable" not in text.render([section])
+
+
+def test_what_was_held_back_is_marked_on_its_rows() -> None:
+    hot = SamplingSummary(devices=(sampled(1200, throttle_share={"thermal-hardware": 0.5}),))
+    section = one_section([single(0.1, sampling=hot), builders.collective_record(sampling=hot)])
+    assert [row["strategy"] for row in table(section, "Training")] == ["single, unstable"]
+    assert [row["run"].endswith(", unstable") for row in table(section, "What the devices")] == [True, True]
+    assert any("unstable on 2 ranks" in (found.note or "") for found in section.tables)
+
+
+def test_what_was_not_read_of_a_device_is_no_number_and_no_sampling_is_no_table() -> None:
+    blank = SamplingSummary(devices=(DeviceSampling(uuid="GPU-0", samples=1),))
+    (row,) = table(one_section([single(0.1, sampling=blank)]), "What the devices")
+    assert set(row.values()) == {row["run"], "–"}
+    nothing = SamplingSummary(not_sampled="library not found")
+    assert not any("devices did" in t.title for t in one_section([single(0.1, sampling=nothing)]).tables)

@@ -21,6 +21,9 @@ Statistic = Literal["mean", "median", "p10", "p90", "p99", "value"]
 CLOCK_TOLERANCE: Final = 0.02
 """The sum of the steps and the independent clock may differ by this fraction before a warning is raised."""
 
+SHORTEST_ENERGY_SECONDS: Final = 1.0
+"""The drivers' counters move once in up to a tenth of a second: over less than this their difference says little."""
+
 BUS_FACTORS: Final[dict[Operation, Callable[[int], float]]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "all_gather": lambda ranks: (ranks - 1) / ranks,
@@ -46,6 +49,7 @@ _STEPS = "the device's own clock around each whole step (CUDA events; perf_count
 _PHASES = "the same, in a pass of its own with a synchronisation after each phase"
 _CALLS = "the same, around each call"
 _LOOP = "CLOCK_MONOTONIC_RAW around all steps, against the clock of the steps"
+_LOOP_CLOCK = "CLOCK_MONOTONIC_RAW around all steps, for the least time that is needed"
 _NO_CLOCK = "none"
 _CELL = "each, on each device"
 _SLOWEST_SUM = "the rank with the largest sum of step times"
@@ -63,6 +67,7 @@ _TABLE: tuple[tuple[str, str, Direction, str, str, str], ...] = (
     ("phase_backward", "s", "lower", _PHASES, _SLOWEST, "median backward pass, with DDP's communication"),
     ("phase_optimizer", "s", "lower", _PHASES, _SLOWEST, "median optimizer step"),
     ("exposed_communication", "s", "lower", _STEPS, _SLOWEST, "median step − median step under no_sync, at least 0"),
+    ("energy_per_sample", "J", "lower", _LOOP_CLOCK, "all", "energy of all devices over the steps / samples trained"),
     ("latency", "s", "lower", _CALLS, "all", "mean over calls and ranks"),
     ("latency_p10", "s", "lower", _CALLS, "all", "10th percentile over calls and ranks"),
     ("latency_p50", "s", "lower", _CALLS, "all", "50th percentile over calls and ranks"),
@@ -186,9 +191,21 @@ def _training(ranks: Sequence[RankSamples], spec: RunSpec, task: Training) -> It
     ]
     if exposed:
         yield MetricValue(metric="exposed_communication", value=max(exposed))
+    energy = _energy_per_sample(timed, task.global_batch(spec.device_count)) if len(timed) == len(ranks) else None
+    if energy is not None:
+        yield MetricValue(metric="energy_per_sample", value=energy)
     batches = [rank.largest_batch for rank in ranks if rank.largest_batch is not None]
     if batches:
         yield MetricValue(metric="largest_batch", value=float(min(batches)))
+
+
+def _energy_per_sample(ranks: Sequence[RankSamples], global_batch: int) -> float | None:
+    """Joules; None unless every rank knows what its devices took, over a loop that was long enough for the counters."""
+    joules = [rank.loop_energy_joules for rank in ranks if (rank.loop_seconds or 0.0) >= SHORTEST_ENERGY_SECONDS]
+    known = [amount for amount in joules if amount is not None]
+    if not ranks or len(known) != len(ranks):
+        return None
+    return fsum(known) / (global_batch * len(ranks[0].step_seconds))
 
 
 def _rates(timed: Sequence[RankSamples], global_batch: int, devices: int) -> Iterator[MetricValue]:

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bench_runner.machine.sampling import SamplingSummary
+
+if TYPE_CHECKING:
+    from bench_runner.record import RunRecord
 
 # Running into the power limit is how a fully loaded device normally works; it counts when it makes devices unequal.
 BRAKES: Final = ("thermal-hardware", "thermal-software", "hardware-slowdown", "power-brake")
 _BRAKE_SHARE: Final = 0.02
 _CLOCK_GAP: Final = 0.05
 _SLOW_RANK: Final = 1.10
+
+
+def devices_used(record: RunRecord) -> frozenset[str]:
+    """UUIDs of the devices that the record's ranks computed on, as far as torch told them."""
+    used = {rank.uuid for rank in record.ranks}
+    if record.spec.strategy == "data_parallel":
+        used |= {cell.uuid for rank in record.ranks for cell in rank.memory if cell.device < record.spec.device_count}
+    return frozenset(uuid for uuid in used if uuid is not None)
+
+
+def only_used(summary: SamplingSummary, used: Collection[str]) -> SamplingSummary:
+    """What was sampled of the devices in use: one that idles beside them has low clocks and says nothing of the run.
+
+    All of them where none is known to have been used.
+    """
+    devices = tuple(device for device in summary.devices if device.uuid in used)
+    return replace(summary, devices=devices) if devices else summary
 
 
 def unstable_reason(summary: SamplingSummary) -> str | None:

@@ -14,7 +14,8 @@ from typing import Final, Literal
 from bench_runner.analysis.efficiency import SINGLE
 from bench_runner.analysis.summary import Case, Group
 from bench_runner.report import formats
-from bench_runner.report.tables import PHASES, STRATEGY_NAMES, Table, setting_name
+from bench_runner.report.table import Table
+from bench_runner.report.tables import PHASES, STRATEGY_NAMES, setting_name
 
 Role = Literal["measured", "ideal", "predicted", "fit"]
 Kind = Literal["lines", "stack", "matrix"]

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 
 from bench_runner.report.formats import printable
-from bench_runner.report.tables import Section, Table
+from bench_runner.report.table import Table
+from bench_runner.report.tables import Section
 
 
 def escape(text: str) -> str:

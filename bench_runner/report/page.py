@@ -16,9 +16,10 @@ from bench_runner.analysis.summary import Case, Group, collective_curves, traini
 from bench_runner.record import RunRecord
 from bench_runner.report import figures, formats
 from bench_runner.report.figures import Figure, points_of, rounded
+from bench_runner.report.sampled import sampled_table
+from bench_runner.report.table import Table
 from bench_runner.report.tables import (
     LOCK_SENTENCES,
-    Table,
     collective_table,
     environment_line,
     machine_line,
@@ -111,7 +112,7 @@ def _system(records: Sequence[RunRecord]) -> System:
         not_measured=tuple(not_measured(shown)),
         outcomes=", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items())),
         warnings=tuple(warnings_of(shown)),
-        blocks=(*_blocks(cases, curves), *_histories(records)),
+        blocks=(*_blocks(cases, curves), *_sampled(shown), *_histories(records)),
         measures=dict(_measures(cases, curves)),
     )
 
@@ -169,6 +170,12 @@ def _collective_block(
         note="; ".join([table.note or "", *notes]),
     )
     return Block(name=operation, title=table.title, figures=(latency, figures.bandwidth(operation, curve)), table=table)
+
+
+def _sampled(records: Sequence[RunRecord]) -> Iterator[Block]:
+    table = sampled_table(records)
+    if table is not None:
+        yield Block(name="sampled", title=table.title, figures=(), table=table)
 
 
 def _histories(records: Sequence[RunRecord]) -> Iterator[Block]:

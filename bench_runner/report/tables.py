@@ -19,6 +19,8 @@ from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import MachineInfo
 from bench_runner.record import RunRecord
 from bench_runner.report import formats
+from bench_runner.report.sampled import UNSTABLE, is_unstable, sampled_table
+from bench_runner.report.table import Table
 
 STRATEGY_NAMES: Final = {"single": "single", "data_parallel": "DataParallel", "ddp": "DDP"}
 STRATEGY_ORDER: Final = {name: place for place, name in enumerate(STRATEGY_NAMES)}
@@ -31,17 +33,6 @@ LOCK_SENTENCES: Final = {
     "no-lock": "not the locked environment (no lock file)",
     "unknown": "not verified against a lock",
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Cells as text.  ``numeric`` says for each column whether it holds numbers (and is set flush right)."""
-
-    title: str
-    columns: tuple[str, ...]
-    numeric: tuple[bool, ...]
-    rows: tuple[tuple[str, ...], ...]
-    note: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +68,14 @@ def sections(records: Sequence[RunRecord]) -> list[Section]:
 
 def _section(records: Sequence[RunRecord]) -> Section:
     newest = max(records, key=lambda record: record.started_at)
+    sampled = sampled_table(records)
     return Section(
         machine=newest.machine.name,
         lines=(machine_line(newest.machine), environment_line(newest.environment), run_line(records)),
         tables=(
             *training_tables(training_cases(records)),
             *(collective_table(*name, curve) for name, curve in collective_curves(records).items()),
+            *([sampled] if sampled else []),
         ),
         step_gaps=tuple(step_gaps(records)),
         not_measured=tuple(not_measured(records)),
@@ -149,6 +142,12 @@ def setting_name(group: Group, groups: Sequence[Group]) -> str:
     return f"{name} (nodes {setting.nodes}, threads {setting.threads}, {setting.scheduler}, {setting.backend})"
 
 
+def row_name(group: Group, groups: Sequence[Group]) -> str:
+    """``setting_name``, marked where a device was held back meanwhile."""
+    name = setting_name(group, groups)
+    return f"{name}, {UNSTABLE}" if is_unstable(group.records) else name
+
+
 def memory_cell(group: Group) -> str:
     """Smallest and largest over devices (ranks on a CPU); idle cells are left out."""
     values = [value for value in group.matrix("peak_allocated").values() if value > 0]
@@ -161,7 +160,7 @@ def memory_cell(group: Group) -> str:
 def rates_table(case: Case, groups: Sequence[Group]) -> Table:
     rows = [
         (
-            setting_name(group, groups),
+            row_name(group, groups),
             str(group.setting.devices),
             str(group.global_batch),
             formats.number(group.median("throughput")),
@@ -196,7 +195,7 @@ def rates_table(case: Case, groups: Sequence[Group]) -> Table:
 
 def _batch_table(case: Case, groups: Sequence[Group]) -> Table:
     rows = [
-        (setting_name(group, groups), str(group.setting.devices), f"{group.median('largest_batch') or 0:.0f}")
+        (row_name(group, groups), str(group.setting.devices), f"{group.median('largest_batch') or 0:.0f}")
         for group in groups
     ]
     return Table(
@@ -213,7 +212,7 @@ def parts_table(case: Case, groups: Sequence[Group]) -> Table | None:
         parts = [group.median(f"phase_{phase}") for phase in PHASES]
         if not all(map(isnan, parts)):
             cells = (group.median("step_time"), *parts, group.median("exposed_communication"))
-            rows.append((setting_name(group, groups), str(group.setting.devices), *map(formats.seconds, cells)))
+            rows.append((row_name(group, groups), str(group.setting.devices), *map(formats.seconds, cells)))
     if not rows:
         return None
     return Table(
@@ -240,12 +239,14 @@ def collective_table(operation: str, backend: str, curve: Mapping[tuple[int, int
         )
         for (size, ranks), group in curve.items()
     ]
+    shaken = sorted({ranks for (_, ranks), group in curve.items() if is_unstable(group.records)})
+    unstable = f"; {UNSTABLE} on {', '.join(map(str, shaken))} ranks" if shaken else ""
     return Table(
         title=f"{operation.replace('_', '-')} over {backend}",
         columns=("size", "ranks", "latency", "p50", "p99", "slowest rank", "algbw GB/s", "busbw GB/s", "spread"),
         numeric=(True,) * 9,
         rows=tuple(rows),
-        note="latency: mean over calls and ranks",
+        note=f"latency: mean over calls and ranks{unstable}",
     )
 
 

@@ -12,7 +12,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench_runner.report.formats import ascii_only, printable
-from bench_runner.report.tables import Section, Table
+from bench_runner.report.table import Table
+from bench_runner.report.tables import Section
 
 WIDTH: Final = 80
 

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from bench_runner.errors import UsageError
+from bench_runner.machine.energy import energy_counter
 from bench_runner.spec import RunSpec, Training
 from bench_runner.worker import workloads
 from bench_runner.worker.data import BatchSource, DeviceBatch, LoaderBatches
@@ -138,6 +139,14 @@ def _source(spec: RunSpec, task: Training, workload: workloads.Workload, device:
     return DeviceBatch(workload, samples, device)
 
 
+def driven_uuids(spec: RunSpec, device: Device) -> list[str | None]:
+    """The devices that this process computes on: none on a CPU, all of them under DataParallel."""
+    if device.is_cpu:
+        return []
+    count = spec.device_count if spec.strategy == "data_parallel" else 1
+    return [Device(device.kind, device.index + place).uuid() for place in range(count)]
+
+
 def measure(spec: RunSpec, task: Training, device: Device, group: Group) -> dict[str, Any]:
     """Warm up, then time whole steps, phases and steps without gradient communication, each in a pass of its own.
 
@@ -149,8 +158,11 @@ def measure(spec: RunSpec, task: Training, device: Device, group: Group) -> dict
         trainer.step()
     first_loss = trainer.checked_loss() if task.warmup_steps else None
     gc.collect()
-    group.barrier()
-    step_seconds, loop_seconds = time_repeated(device, trainer.step, task.steps)
+    with energy_counter(driven_uuids(spec, device)) as joules:
+        group.barrier()
+        before = joules()
+        step_seconds, loop_seconds = time_repeated(device, trainer.step, task.steps)
+        after = joules()
     last_loss = trainer.checked_loss()
 
     phase_seconds: dict[str, list[float]] = {phase: [] for phase in PHASES}
@@ -167,6 +179,8 @@ def measure(spec: RunSpec, task: Training, device: Device, group: Group) -> dict
     return {
         "step_seconds": step_seconds,
         "loop_seconds": loop_seconds,
+        # The counter starts again with the driver; a negative difference says nothing.
+        "loop_energy_joules": after - before if before is not None and after is not None and after >= before else None,
         "phase_seconds": phase_seconds if task.phase_steps else {},
         "no_sync_step_seconds": no_sync_step_seconds,
         "first_loss": first_loss,

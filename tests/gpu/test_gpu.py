@@ -51,6 +51,7 @@ def test_training_on_one_device(tmp_path, strategy):
         (rank,) = result.ranks
         assert len(rank["step_seconds"]) == 30
         assert sum(rank["step_seconds"]) == pytest.approx(rank["loop_seconds"], rel=0.1)
+        assert rank["loop_energy_joules"] is None or rank["loop_energy_joules"] >= 0
         own = next(row for row in rank["memory"] if row["device"] == rank["device"])
         assert 0 < own["peak_allocated_bytes"] <= own["peak_reserved_bytes"]
         assert own["uuid"].startswith("GPU-")
