@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final, cast, get_args
 
 from bench_runner.errors import DeviceError, UsageError
-from bench_runner.machine.info import MachineInfo
-from bench_runner.machine.torch_probe import TorchProbe, probe_torch
+from bench_runner.machine.info import Accelerator, MachineInfo
+from bench_runner.machine.torch_probe import TorchDevice, TorchProbe, probe_torch
 from bench_runner.spec import DeviceKind
 
 ACCELERATOR_NODES: Final = ("nvidia0", "nvidiactl", "dxg", "kfd", "accel", "davinci0", "dri")
@@ -18,11 +18,20 @@ ACCELERATOR_NODES: Final = ("nvidia0", "nvidiactl", "dxg", "kfd", "accel", "davi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """``count`` devices of ``kind``; on a CPU a device is one allowed core.  ``reason`` says how that is known."""
+    """``count`` devices of ``kind``; on a CPU a device is one allowed core.  ``reason`` says how that is known.
+
+    ``accelerators`` are the devices as torch describes them, where no driver's library told of any (AMD's, say).
+    """
 
     kind: DeviceKind
     count: int
     reason: str
+    accelerators: tuple[Accelerator, ...] = ()
+
+
+def with_devices(machine: MachineInfo, capacity: Capacity) -> MachineInfo:
+    """The machine with what torch tells of devices that no driver's library told of; the fingerprint stays."""
+    return machine if machine.accelerators else replace(machine, accelerators=capacity.accelerators)
 
 
 def find_capacity(machine: MachineInfo, python: str, *, kind: str | None = None, dev: Path = Path("/dev")) -> Capacity:
@@ -40,7 +49,9 @@ def find_capacity(machine: MachineInfo, python: str, *, kind: str | None = None,
     probe = probe_torch(python)
     working = [device for device in probe.devices if device.works]
     if kind in (None, "cuda") and working:
-        return Capacity(kind="cuda", count=len(working), reason="a kernel ran with the right result on each")
+        told = () if machine.accelerators else tuple(map(_accelerator, working))
+        reason = "a kernel ran with the right result on each"
+        return Capacity(kind="cuda", count=len(working), reason=reason, accelerators=told)
     trouble = _trouble(probe)
     if kind is None and not machine.accelerators:
         return Capacity(kind="cpu", count=machine.cores_allowed, reason=f"{trouble}; a device is one of its cores")
@@ -49,6 +60,16 @@ def find_capacity(machine: MachineInfo, python: str, *, kind: str | None = None,
     found = f"{len(machine.accelerators)} GPUs by the driver, but " if machine.accelerators else ""
     raise DeviceError(
         f"{found}{trouble}: `bench-runner verify --only machine` says why; --device cpu measures the CPU instead"
+    )
+
+
+def _accelerator(device: TorchDevice) -> Accelerator:
+    return Accelerator(
+        index=device.index,
+        name=device.name,
+        uuid=device.uuid,
+        pci_bus_id=device.pci_bus_id,
+        memory_bytes=device.memory_bytes,
     )
 
 
@@ -63,7 +84,10 @@ def _trouble(probe: TorchProbe) -> str:
 
 def known_capacity(cache: Path) -> Capacity | None:
     """The answer that an earlier process has left in ``cache``."""
-    return Capacity(**json.loads(cache.read_text(encoding="utf-8"))) if cache.exists() else None
+    if not cache.exists():
+        return None
+    known = json.loads(cache.read_text(encoding="utf-8"))
+    return Capacity(**{**known, "accelerators": tuple(Accelerator(**device) for device in known["accelerators"])})
 
 
 def cached_capacity(cache: Path, machine: MachineInfo, python: str, *, kind: str | None) -> Capacity:

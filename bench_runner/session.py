@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from bench_runner import store, suite
 from bench_runner.asv_run import AsvRun, register_machine
-from bench_runner.capacity import Capacity, find_capacity, keep_capacity
+from bench_runner.capacity import Capacity, find_capacity, keep_capacity, with_devices
 from bench_runner.environment.install import locked_environment_available
 from bench_runner.errors import MeasuringError, SpecError, StoreError, UsageError
 from bench_runner.interpreter import find_worker_python
@@ -125,6 +125,7 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
         require_free_port(request.port)
     capacity = find_capacity(machine, python, kind=request.device)
     say(f"devices: {capacity.count} × {capacity.kind} ({capacity.reason})")
+    machine = with_devices(machine, capacity)
     context = Context(
         root=request.root,
         results=results,

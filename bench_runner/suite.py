@@ -153,7 +153,7 @@ class Session:
 
     def context(self) -> Context:
         """What the measurements share; gathered anew in each process that needs it, except what is slow."""
-        from bench_runner.capacity import cached_capacity
+        from bench_runner.capacity import cached_capacity, with_devices
         from bench_runner.interpreter import find_worker_python
         from bench_runner.machine.gather import describe
         from bench_runner.measure import Context
@@ -162,14 +162,15 @@ class Session:
         python = find_worker_python(os.environ.get(PYTHON_VARIABLE)).path
         kind = os.environ.get(DEVICE_VARIABLE) or None
         self.folder.mkdir(parents=True, exist_ok=True)
+        capacity = cached_capacity(self.folder / CAPACITY_NAME, machine, python, kind=kind)
         return Context(
             root=ROOT,
             results=Path(os.environ.get(RESULTS_VARIABLE) or ROOT / "results").resolve(),
             session_id=self._session_id(),
             launch_index=launch_index(),
-            machine=machine,
+            machine=with_devices(machine, capacity),
             python=python,
-            capacity=cached_capacity(self.folder / CAPACITY_NAME, machine, python, kind=kind),
+            capacity=capacity,
             profile=profile_in_use(),
             asked_devices=asked_devices(),
             port=int(os.environ[PORT_VARIABLE]) if os.environ.get(PORT_VARIABLE) else None,

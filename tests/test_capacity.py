@@ -1,11 +1,12 @@
 """Which device is measured: never the CPU in place of an accelerator that does not work."""
 
+import json
 import stat
 from pathlib import Path
 
 import pytest
 
-from bench_runner.capacity import cached_capacity, find_capacity
+from bench_runner.capacity import cached_capacity, find_capacity, keep_capacity, known_capacity, with_devices
 from bench_runner.errors import DeviceError, UsageError
 from bench_runner.machine.info import Accelerator, MachineInfo
 
@@ -57,3 +58,27 @@ def test_an_unknown_kind_is_named(tmp_path):
 def test_the_answer_is_kept(tmp_path):
     first = cached_capacity(tmp_path / "capacity.txt", machine(), "/no/python", kind="cpu")
     assert cached_capacity(tmp_path / "capacity.txt", machine(gpus=8), "/no/python", kind=None) == first
+
+
+def python_that_answers(folder: Path, *lines: dict) -> str:
+    """In place of a Python whose torch has devices: the probe's answer, ready made."""
+    path = folder / "python-with-devices"
+    answer = "".join(f"{json.dumps(line)}\n" for line in lines)
+    path.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}END\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return str(path)
+
+
+def test_devices_that_only_torch_tells_of_are_in_the_machines_description(tmp_path):
+    (tmp_path / "kfd").touch()
+    told = {"part": "device", "index": 0, "name": "AMD Instinct MI300X", "works": True, "memory_bytes": 192 << 30}
+    python = python_that_answers(tmp_path, {"part": "build", "torch": "2.7.1"}, told, {"part": "end"})
+    found = find_capacity(machine(), python, dev=tmp_path)
+    assert (found.kind, found.count) == ("cuda", 1)
+    described = with_devices(machine(), found)
+    assert [(gpu.name, gpu.memory_bytes) for gpu in described.accelerators] == [("AMD Instinct MI300X", 192 << 30)]
+    assert described.fingerprint == machine().fingerprint
+    keep_capacity(tmp_path / "kept", found)
+    assert known_capacity(tmp_path / "kept") == found
+    by_driver = find_capacity(machine(gpus=1), python, dev=tmp_path)
+    assert with_devices(machine(gpus=1), by_driver) == machine(gpus=1)

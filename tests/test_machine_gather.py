@@ -14,6 +14,7 @@ from bench_runner.errors import UsageError
 from bench_runner.machine.fingerprint import check_same_machine, fingerprint
 from bench_runner.machine.gather import asv_machine_entry, describe, gpu_names
 from bench_runner.machine.info import Accelerator
+from bench_runner.machine.pci import OtherDevice
 from tests.fakes.driver import GIB, FakeDriver
 
 DESCRIBE = ("describe('box')", "from bench_runner.machine.gather import describe")
@@ -83,8 +84,8 @@ def test_devices_of_another_maker_are_named_as_not_read(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "vendor").write_text("0x1002\n", encoding="utf-8")
     (folder / "class").write_text("0x120000\n", encoding="utf-8")
-    (line,) = [line for line in describe(root=tmp_path).not_read if line.startswith("AMD")]
-    assert "0000:04:00.0" in line
+    (line,) = [line for line in describe(root=tmp_path).not_read if "that NVML knows nothing of" in line]
+    assert "0000:04:00.0 (1002:0000)" in line
 
 
 @pytest.mark.parametrize(
@@ -113,6 +114,19 @@ def test_devices_of_another_maker_are_named_as_not_read(tmp_path: Path) -> None:
 )
 def test_other_hardware_or_settings_give_another_fingerprint(changes: dict[str, object]) -> None:
     assert make(**changes) != make()
+
+
+def test_boxes_with_other_makers_devices_do_not_share_a_fingerprint() -> None:
+    def box(*devices: OtherDevice) -> str:
+        return make(accelerators=(), other_devices=devices)
+
+    first = OtherDevice(address="0000:04:00.0", model="1002:74a1", serial="8b", memory_bytes=192 << 30)
+    second = dataclasses.replace(first, address="0000:05:00.0", serial="8c")
+    others = [box(), box(first), box(second), box(first, second), box(dataclasses.replace(first, model="1002:7408"))]
+    others.append(box(dataclasses.replace(first, memory_bytes=64 << 30)))
+    assert len(set(others)) == len(others)
+    assert box(first, second) == box(second, first)
+    assert box() == make(accelerators=())
 
 
 def test_what_a_reboot_changes_does_not_change_the_fingerprint() -> None:

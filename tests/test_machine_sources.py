@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from bench_runner.machine.limits import read_limits
 from bench_runner.machine.network import Listener, listener, read_network
-from bench_runner.machine.pci import acs_control, read_pci
+from bench_runner.machine.pci import OtherDevice, acs_control, read_pci
 from bench_runner.machine.state import gather_state
 from bench_runner.machine.torch_probe import parse_probe, probe_command, probe_torch
 from bench_runner.machine.verify import judge
@@ -127,6 +127,10 @@ def test_the_pci_bus(tmp_path: Path) -> None:
         "0000:01:00.1": (bridge / "0000:01:00.1", "0x10de", "0x040300"),
         "0000:03:00.0": (tree / "0000:03:00.0", "0x10de", "0x068000"),
         "0000:04:00.0": (tree / "0000:04:00.0", "0x1002", "0x120000"),
+        "0000:05:00.0": (tree / "0000:05:00.0", "0x1da3", "0x120000"),
+        "0000:06:00.0": (tree / "0000:06:00.0", "0x8086", "0x038000"),
+        "0000:07:00.0": (tree / "0000:07:00.0", "0x8086", "0x030000"),  # inside the processor
+        "0000:08:00.0": (tree / "0000:08:00.0", "0x1a03", "0x030000"),  # a console on the board
     }
     bus.mkdir(parents=True)
     for name, (place, vendor, code) in places.items():
@@ -135,12 +139,19 @@ def test_the_pci_bus(tmp_path: Path) -> None:
         (place / "class").write_text(code, encoding="utf-8")
         (bus / name).symlink_to(place)
     (bridge / "config").write_bytes(configuration(0x1D))
+    own = {"device": "0x74a1\n", "unique_id": "8b1f0a3c\n", "mem_info_vram_total": f"{192 << 30}\n"}
+    write(tree / "0000:04:00.0", own)
     write(bridge / "0000:01:00.0", {"iommu_group/type": "DMA-FQ\n"})
     write(bridge / "0000:02:00.0", {"iommu_group/type": "identity\n"})
     write(tmp_path, {"proc/cmdline": "quiet intel_iommu=on\n", "dev/nvidia0": "", "dev/nvidiactl": ""})
     state = read_pci(tmp_path)
     assert state.gpus == ("0000:01:00.0", "0000:02:00.0")
-    assert (state.switches, state.other_gpus) == (1, ("0000:04:00.0",))
+    assert state.switches == 1
+    assert state.other_devices == (
+        OtherDevice(address="0000:04:00.0", model="1002:74a1", serial="8b1f0a3c", memory_bytes=192 << 30),
+        OtherDevice(address="0000:05:00.0", model="1da3:0000"),
+        OtherDevice(address="0000:06:00.0", model="8086:0000"),
+    )
     assert state.translated == ("0000:01:00.0",)
     assert state.redirecting == ("0000:00:01.0",)
     assert (state.device_nodes, state.iommu_arguments) == (("nvidia0",), ("intel_iommu=on",))

@@ -1,7 +1,8 @@
 """A machine's fingerprint: the same over reboots and new containers, another one for other hardware or settings.
 
 What is in it: processor, cores allowed, memory in whole GiB (the kernel keeps a little more or less for itself at each
-boot), NUMA nodes, and per device its UUID, name, memory, power limit, highest clock, widest PCIe link and MIG mode.
+boot), NUMA nodes, and per device its UUID, name, memory, power limit, highest clock, widest PCIe link and MIG mode; of
+devices that NVML knows nothing of (AMD's, for instance) model, serial number and memory by PCI bus and driver.
 What is not: host name, kernel, driver, and anything that changes by itself (clocks and links that idle, temperatures).
 The UUIDs tell two boxes of the same make apart: their results differ by several per cent.
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from bench_runner.errors import UsageError
 from bench_runner.machine.info import Accelerator
+from bench_runner.machine.pci import OtherDevice
 
 _GIB: Final = 1 << 30
 _VERSION: Final = 1
@@ -28,8 +30,12 @@ def fingerprint(
     memory_bytes: int,
     numa_nodes: int | None,
     accelerators: tuple[Accelerator, ...],
+    other_devices: Sequence[OtherDevice] = (),
 ) -> str:
-    """Sixteen hexadecimal digits over the values named above; the order of the devices does not count."""
+    """Sixteen hexadecimal digits over the values named above; the order of the devices does not count.
+
+    ``other_devices`` are those of other makers, as the PCI bus and their driver tell: whatever torch is installed.
+    """
     devices = sorted(
         [
             str(device.uuid),
@@ -44,6 +50,10 @@ def fingerprint(
         for device in accelerators
     )
     document = [_VERSION, cpu_model, cores_allowed, round(memory_bytes / _GIB), numa_nodes, devices]
+    if other_devices:
+        document.append(
+            sorted([device.model, str(device.serial), str(device.memory_bytes)] for device in other_devices)
+        )
     return hashlib.sha256(json.dumps(document, ensure_ascii=True).encode()).hexdigest()[:16]
 
 

@@ -23,9 +23,10 @@ def describe(name: str | None = None, *, root: Path = host.ROOT, nvml_deadline_s
     memory = host.memory_allowed(root)
     if memory is None:
         not_read.append("memory: /proc/meminfo cannot be read")
-    others = read_pci(root).other_gpus
+    others = read_pci(root).other_devices
     if others:
-        not_read.append(f"AMD devices on the PCI bus, of which only torch tells more: {', '.join(others)}")
+        found = ", ".join(f"{device.address} ({device.model})" for device in others)
+        not_read.append(f"devices on the PCI bus that NVML knows nothing of: {found}")
     accelerators = tuple(_accelerator(device) for device in state.devices)
     driver = state.driver_version or host.kernel_driver_version(root)
     hostname = platform.node() or "unknown"
@@ -35,7 +36,12 @@ def describe(name: str | None = None, *, root: Path = host.ROOT, nvml_deadline_s
     return MachineInfo(
         name=name or hostname,
         fingerprint=fingerprint(
-            cpu_model=model, cores_allowed=cores, memory_bytes=memory or 0, numa_nodes=numa, accelerators=accelerators
+            cpu_model=model,
+            cores_allowed=cores,
+            memory_bytes=memory or 0,
+            numa_nodes=numa,
+            accelerators=accelerators,
+            other_devices=others,
         ),
         hostname=hostname,
         kernel=f"{platform.system()} {platform.release()}",

@@ -14,10 +14,13 @@ from bench_runner.machine.host import ROOT, read_text
 
 NVIDIA: Final = 0x10DE
 AMD: Final = 0x1002
+INTEL: Final = 0x8086
 # A100 boxes carry switches with the first vendor number, later ones with NVIDIA's own; class "bridge, other".
 _SWITCH_VENDORS: Final = (0x1AF1, NVIDIA)
 _SWITCH_CLASS: Final = 0x0680
 _DISPLAY: Final = 0x03
+# Class "display, other": Intel's GPUs for data centres; its graphics inside processors are class "display, VGA".
+_WITHOUT_DISPLAY: Final = 0x0380
 _ACCELERATOR: Final = 0x12
 _ACS_CAPABILITY: Final = 0x000D
 # Request redirect, completion redirect, upstream forwarding (PCI Express base specification, ACS control register).
@@ -26,8 +29,23 @@ _EXTENDED_START: Final = 0x100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OtherDevice:
+    """A GPU or accelerator that NVML knows nothing of.  ``model`` is ``vendor:device`` in hexadecimal.
+
+    ``serial`` and ``memory_bytes`` are what AMD's driver shows under /sys (unique_id, mem_info_vram_total); None: not
+    told.
+    """
+
+    address: str
+    model: str
+    serial: str | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PciState:
-    """``None``: not read.  ``gpus`` are PCI addresses of NVIDIA's, ``other_gpus`` of AMD's compute devices.
+    """``None``: not read.  ``gpus`` are PCI addresses of NVIDIA's; ``other_devices`` are AMD's GPUs, Intel's without a
+    display, and everybody's accelerators.
 
     ``translated``: the GPUs whose IOMMU group translates addresses; ``redirecting``: bridges above GPUs on which ACS
     redirects peer traffic, None where the configuration space is not ours to read (that takes root).
@@ -35,7 +53,7 @@ class PciState:
     """
 
     gpus: tuple[str, ...] | None = None
-    other_gpus: tuple[str, ...] = ()
+    other_devices: tuple[OtherDevice, ...] = ()
     switches: int = 0
     translated: tuple[str, ...] = ()
     redirecting: tuple[str, ...] | None = None
@@ -59,7 +77,7 @@ def read_pci(root: Path = ROOT) -> PciState:
     except OSError:
         return PciState(device_nodes=_device_nodes(root), iommu_arguments=arguments)
     gpus: list[Path] = []
-    others: list[str] = []
+    others: list[Path] = []
     switches = 0
     for device in devices:
         vendor, code = _hexadecimal(device / "vendor"), (_hexadecimal(device / "class") or 0) >> 8
@@ -68,16 +86,27 @@ def read_pci(root: Path = ROOT) -> PciState:
         elif code >> 8 in (_DISPLAY, _ACCELERATOR):
             if vendor == NVIDIA:
                 gpus.append(device)
-            elif vendor == AMD:
-                others.append(device.name)
+            elif vendor == AMD or code >> 8 == _ACCELERATOR or (vendor == INTEL and code == _WITHOUT_DISPLAY):
+                others.append(device)
     return PciState(
         gpus=tuple(gpu.name for gpu in gpus),
-        other_gpus=tuple(others),
+        other_devices=tuple(_other_device(device) for device in others),
         switches=switches,
         translated=tuple(gpu.name for gpu in gpus if _translated(gpu)),
         redirecting=_redirecting(gpus),
         device_nodes=_device_nodes(root),
         iommu_arguments=arguments,
+    )
+
+
+def _other_device(device: Path) -> OtherDevice:
+    vendor, model = _hexadecimal(device / "vendor") or 0, _hexadecimal(device / "device") or 0
+    memory = (read_text(device / "mem_info_vram_total") or "").strip()
+    return OtherDevice(
+        address=device.name,
+        model=f"{vendor:04x}:{model:04x}",
+        serial=(read_text(device / "unique_id") or "").strip() or None,
+        memory_bytes=int(memory) if memory.isdecimal() else None,
     )
 
 

@@ -28,6 +28,7 @@ class TorchDevice:
     uuid: str | None = None
     pci_bus_id: str | None = None
     architecture: str | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,4 +161,5 @@ def _device(values: dict[str, Any]) -> TorchDevice:
         uuid=values.get("uuid"),
         pci_bus_id=values.get("pci_bus_id"),
         architecture=values.get("architecture"),
+        memory_bytes=values.get("memory_bytes"),
     )
