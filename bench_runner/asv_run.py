@@ -16,7 +16,7 @@ from typing import Any, Final
 from bench_runner import suite
 from bench_runner.capacity import Capacity
 from bench_runner.errors import LaunchError, StoreError
-from bench_runner.plan import plan
+from bench_runner.plan import placed, plan
 from bench_runner.profile import Profile
 from bench_runner.spec import Collective, Strategy
 
@@ -71,7 +71,7 @@ class AsvRun:
     commit: str
     locked: bool
     append: bool
-    pairs: tuple[tuple[Strategy, int], ...]
+    pairs: tuple[tuple[Strategy, int | str], ...]
     profile: Profile
     capacity: Capacity
     variables: dict[str, str]
@@ -100,8 +100,8 @@ class AsvRun:
         """Regular expressions over asv's names, ``training.Training.track_throughput('ddp', 2, 'mlp/fp32/b64')``."""
         found = []
         for strategy, count in self.pairs:
-            devices = repr(count if count in suite.device_parameters() else "all")
-            for case in plan(self.profile, strategy, count, self.capacity, (count,)):
+            devices = repr(count if isinstance(count, str) or count in suite.device_parameters() else "all")
+            for case in plan(self.profile, strategy, count, self.capacity, (placed(count)[1],)):
                 if case.skip is not None:
                     continue
                 if isinstance(case.spec.task, Collective):

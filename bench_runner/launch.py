@@ -13,12 +13,12 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench_runner.errors import LaunchError
 from bench_runner.launch_cause import Ending, exit_of_only_rank, parse_exits
@@ -28,6 +28,10 @@ from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
 from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
 from bench_runner.rank_files import RankFile, rank_path
 from bench_runner.spec import RunSpec
+
+if TYPE_CHECKING:
+    from bench_runner.nodes.cluster import Cluster
+    from bench_runner.nodes.leader import Leader
 
 LAUNCH_SCHEMA: Final = "bench-runner/launch/1"
 WORKER_MODULE: Final = "bench_runner.worker"
@@ -57,7 +61,9 @@ class LaunchPlan:
 
     ``python`` runs torchrun and the workers; ``directory`` is made and takes everything the launch writes; ``options``
     are plain values handed to the workers (``threads``: OMP_NUM_THREADS).  ``port`` is the rendezvous' (None: a free
-    one).  With several nodes, ``rendezvous`` is host:port of the first and ``node_rank`` this one's number.
+    one).  With several nodes, ``rendezvous`` is host:port of the first, ``node_rank`` this one's number and
+    ``interface`` the network interface that leads to the others; with a ``cluster`` the others are told what to launch,
+    and their ranks are followed from here as this node's own.
     """
 
     specs: tuple[RunSpec, ...]
@@ -71,12 +77,14 @@ class LaunchPlan:
     teardown_deadline_seconds: float = 10.0
     node_rank: int = 0
     rendezvous: str | None = None
+    interface: str | None = None
+    cluster: Cluster | None = None
 
     def __post_init__(self) -> None:
         kinds = {(s.strategy, s.device_kind, s.device_count, s.nodes) for s in self.specs}
         if len(kinds) != 1:
             raise LaunchError(f"a launch needs cases of one strategy and device count, got {sorted(kinds)!r}")
-        if self.specs[0].nodes > 1 and self.rendezvous is None:
+        if self.specs[0].nodes > 1 and self.rendezvous is None and self.cluster is None:
             raise LaunchError(f"nodes = {self.specs[0].nodes}: name the first node's host:port as the rendezvous")
         if self.port is not None and not 0 < self.port < 65536:
             raise LaunchError(f"port = {self.port}: must be between 1 and 65535, or left out for a free one")
@@ -101,6 +109,11 @@ class LaunchPlan:
         """The ranks on this node."""
         first = self.node_rank * self.local_world_size
         return range(first, first + self.local_world_size)
+
+    @property
+    def followed(self) -> range:
+        """The ranks that are followed here: all, where the other nodes report theirs."""
+        return range(self.specs[0].world_size) if self.nodes > 1 and self.cluster is not None else self.ranks
 
     @property
     def limits(self) -> Limits:
@@ -162,8 +175,15 @@ def environment(base: Mapping[str, str], plan: LaunchPlan, cores: int) -> dict[s
         "PYTHONFAULTHANDLER": "1",  # a worker that crashes leaves its stacks in its log
         "OMP_NUM_THREADS": str(threads),
         # Otherwise gloo looks the host's name up and binds whatever address that gives.
-        **({"GLOO_SOCKET_IFNAME": "lo"} if plan.nodes == 1 else {}),
+        **({"GLOO_SOCKET_IFNAME": "lo"} if plan.nodes == 1 else _interfaces(kept, plan.interface)),
     }
+
+
+def _interfaces(kept: Mapping[str, str], interface: str | None) -> dict[str, str]:
+    """The variables that keep gloo and NCCL on the interface that leads to the other nodes; the user's own count."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface is not None else ()
+    exact = {"NCCL_SOCKET_IFNAME": f"={interface}"}  # without the sign NCCL takes every name that begins so
+    return {name: exact.get(name, str(interface)) for name in names if name not in kept}
 
 
 def run(plan: LaunchPlan, keep: Callable[[CaseResult], None] | None = None) -> tuple[CaseResult, ...]:
@@ -176,7 +196,7 @@ def run(plan: LaunchPlan, keep: Callable[[CaseResult], None] | None = None) -> t
     if not os.access(plan.python, os.X_OK) or Path(plan.python).is_dir():
         raise LaunchError(f"python = {plan.python}: not an executable file; name one with BENCH_RUNNER_PYTHON")
     results: list[CaseResult] = []
-    with _raising_on_termination():
+    with raising_on_termination():
         while len(results) < len(plan.specs):
             first = len(results)
             directory = plan.directory if first == 0 else plan.directory / f"from-case-{first}"
@@ -192,11 +212,12 @@ def _attempt(
     plan: LaunchPlan, first_case: int, directory: Path, keep: Callable[[CaseResult], None]
 ) -> tuple[CaseResult, ...]:
     """Launch once, from ``first_case`` on, and watch until it ends or has to be ended."""
-    _write_launch(plan, first_case, directory)
-    files = [RankFile(rank_path(directory, rank), rank) for rank in plan.ranks]
+    write_launch(plan, first_case, directory)
+    files = [RankFile(rank_path(directory, rank), rank) for rank in plan.followed]
     ranks = [file.progress for file in files]
     try:
-        ending = _carry_out(plan, first_case, directory, files)
+        with _others(plan, first_case, directory) as leader:
+            ending = _carry_out(leader.plan if leader else plan, first_case, directory, files, leader)
     except BaseException:
         for file in files:
             file.finish()
@@ -209,7 +230,18 @@ def _attempt(
     return results
 
 
-def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[RankFile]) -> Ending:
+def _others(plan: LaunchPlan, first_case: int, directory: Path) -> AbstractContextManager[Leader | None]:
+    """The launch on the other nodes, if it is for this process to order it."""
+    if plan.nodes == 1 or plan.cluster is None:
+        return nullcontext()
+    from bench_runner.nodes.leader import Leader
+
+    return Leader(plan.cluster, plan, first_case, directory)
+
+
+def _carry_out(
+    plan: LaunchPlan, first_case: int, directory: Path, files: list[RankFile], leader: Leader | None
+) -> Ending:
     """Start the processes, watch them, and see them gone."""
     started = time.time()
     if plan.port is not None:
@@ -217,14 +249,20 @@ def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[R
     arguments = command(plan, directory)
     variables = environment(os.environ, plan, len(os.sched_getaffinity(0)))
     with Supervised(arguments, variables, directory, plan.limits.total(first_case), plan.launch_id) as supervised:
-        stop = _watch(plan, files, first_case, supervised)
-        if stop is not None and stop.kind == "deadline":
+        stop = _watch(plan, files, first_case, supervised, leader)
+        late = stop is not None and stop.kind == "deadline"
+        if leader is not None and stop is not None and stop.kind != "done":
+            leader.stop(stacks=late)
+        if late:
             supervised.dump_stacks(has_agent=plan.has_agent)
         supervised.end(done=stop is not None and stop.kind == "done")
+    remote = leader.end() if leader is not None else None
     for file in files:
         file.finish()
     agent_log, rank_logs = read_log_tails(directory, plan.ranks)
     exits = parse_exits(agent_log)
+    if remote is not None:
+        rank_logs, exits = {**rank_logs, **remote.rank_logs}, (*exits, *remote.exits)
     if not plan.has_agent:
         rank_logs, exits = {0: agent_log}, exit_of_only_rank(supervised.result)
     return Ending(
@@ -236,10 +274,12 @@ def _carry_out(plan: LaunchPlan, first_case: int, directory: Path, files: list[R
         agent_log=agent_log,
         rank_logs=rank_logs,
         supervisor_log=read_tail(supervised.log_path),
+        lost=remote.lost if remote is not None else "",
     )
 
 
-def _write_launch(plan: LaunchPlan, first_case: int, directory: Path) -> None:
+def write_launch(plan: LaunchPlan, first_case: int, directory: Path) -> None:
+    """Make the launch's directory and its document.  Raises LaunchError."""
     document = {
         "schema": LAUNCH_SCHEMA,
         "launch_id": plan.launch_id,
@@ -256,12 +296,17 @@ def _write_launch(plan: LaunchPlan, first_case: int, directory: Path) -> None:
         raise LaunchError(f"directory = {directory}: cannot be written: {error.strerror}") from error
 
 
-def _watch(plan: LaunchPlan, files: list[RankFile], first_case: int, supervised: Supervised) -> Stop | None:
+def _watch(
+    plan: LaunchPlan, files: list[RankFile], first_case: int, supervised: Supervised, leader: Leader | None
+) -> Stop | None:
     """Follow the ranks' files; why the launch must be ended, or None if it ended by itself."""
     limits = plan.limits
     stages = Stages(launched=time.monotonic())
     ranks = [file.progress for file in files]
-    while not supervised.wait(POLL_SECONDS):
+    while True:
+        ended = supervised.wait(POLL_SECONDS)
+        if ended and (leader is None or leader.ended or not _left(plan, files)):
+            return None
         changed = [file.update() for file in files]
         now = time.monotonic()
         if any(changed):
@@ -269,9 +314,17 @@ def _watch(plan: LaunchPlan, files: list[RankFile], first_case: int, supervised:
         stop = find_stop(ranks, stages, limits, first_case, now)
         if stop is not None:
             return stop
+        if leader is not None and leader.trouble():
+            return Stop(kind="lost-node")
         if plan.has_agent and all(rank.leaving for rank in ranks) and not rank_processes(plan.launch_id):
             return Stop(kind="done")  # only the agent is left, and half a second of its own tear-down
-    return None
+        if ended:
+            time.sleep(POLL_SECONDS)  # this node's part is over, another's is not
+
+
+def _left(plan: LaunchPlan, files: Sequence[RankFile]) -> bool:
+    """Whether this node's own ranks have all come to their end."""
+    return all(file.progress.leaving for file in files if file.progress.rank in plan.ranks)
 
 
 class _Terminated(BaseException):
@@ -283,7 +336,7 @@ class _Terminated(BaseException):
 
 
 @contextmanager
-def _raising_on_termination() -> Iterator[None]:
+def raising_on_termination() -> Iterator[None]:
     """Make a deadly SIGTERM or SIGHUP unwind the stack before it kills; a handler of the caller's own is left alone."""
 
     def handle(number: int, _frame: FrameType | None) -> None:

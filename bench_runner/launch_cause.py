@@ -51,7 +51,7 @@ class Ending:
     """How the processes of a launch ended.
 
     ``supervised`` is the supervisor's result, None if it died; ``exits`` are those of ranks, the first seen in front,
-    and only what is known of them; the logs are tails of output.
+    and only what is known of them; the logs are tails of output; ``lost`` says which other node left the launch.
     """
 
     started: float
@@ -62,6 +62,7 @@ class Ending:
     agent_log: str
     rank_logs: Mapping[int, str]
     supervisor_log: str = ""
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,8 @@ def find_cause(ranks: Sequence[RankProgress], case: int, ending: Ending) -> Caus
         return _of_error(own[0])
     if by_themselves:
         return _of_exit(by_themselves[0], ending)
+    if ending.lost:
+        return Cause(outcome="failed", failure="lost-node", reason=ending.lost)
     if errors and len(terminated) == 1:
         # The agent sends SIGTERM too, but only after a first death, and the echoes heard one.
         return _of_exit(terminated[0], ending)

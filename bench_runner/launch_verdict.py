@@ -48,7 +48,9 @@ def case_results(
     # A rank that fails before its first case fails in any launch; nobody's fault in particular counts for all.
     suspects = [rank for rank in ranks if cause.rank in (None, rank.rank)]
     begun = any(rank.has_begun(index) for rank in suspects for index in range(first_case, len(specs)))
-    lost = range(failed, failed + 1 if begun else len(specs))
+    # With a node gone the next try says so at once, and ends the run: what it would have measured stays to be measured.
+    one = begun or cause.failure == "lost-node"
+    lost = range(failed, failed + 1 if one else len(specs))
     return (*decided, *(_failed(specs[index], index, ranks, ending, cause) for index in lost))
 
 

@@ -15,7 +15,7 @@ from bench_runner.rank_files import RankProgress
 ERROR_GRACE_SECONDS: Final = 5.0
 """After one rank's error the agent ends the others; what is not over by then is ended from here."""
 
-StopKind = Literal["missing-rank", "deadline", "between-cases", "teardown", "error", "done"]
+StopKind = Literal["missing-rank", "deadline", "between-cases", "teardown", "error", "done", "lost-node"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ from bench_runner.launch_verdict import CaseResult
 from bench_runner.machine.info import MachineInfo
 from bench_runner.machine.sampling import Sampler, SamplingSummary
 from bench_runner.machine.stability import devices_used, only_used, unstable_reason
+from bench_runner.nodes.cluster import Cluster
 from bench_runner.plan import Planned, plan
 from bench_runner.profile import Profile
 from bench_runner.record import RankSamples, RunRecord
@@ -43,7 +44,7 @@ class Context:
 
     ``root`` is the source tree, ``results`` the results folder, ``python`` runs the workers.  ``asked_devices`` are
     the counts that were asked for by number, ``port`` is the rendezvous' (None: a free one), ``options`` go to the
-    workers.
+    workers.  ``cluster`` are the other nodes, where there are some.
     """
 
     root: Path
@@ -58,14 +59,16 @@ class Context:
     port: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     startup_deadline_seconds: float = 120.0
+    cluster: Cluster | None = None
 
 
-def measure(context: Context, strategy: Strategy, count: int, folder: Path) -> tuple[RunRecord, ...]:
+def measure(context: Context, strategy: Strategy, count: int | str, folder: Path) -> tuple[RunRecord, ...]:
     """Launch what can be measured, store a record for every case of the profile, and return the records.
 
-    ``folder`` takes the launch's files.  A measurement that is broken off stores the cases that were complete and
-    leaves them in ``folder``; the next one for the same folder measures the rest.  Raises LaunchError when no process
-    could be started, StoreError when the records could not be written.
+    ``count`` is a number of devices, or 2x4 for four on each of two nodes.  ``folder`` takes the launch's files.  A
+    measurement that is broken off stores the cases that were complete and leaves them in ``folder``; the next one for
+    the same folder measures the rest.  Raises LaunchError when no process could be started, StoreError when the records
+    could not be written.
     """
     known = _broken_off(folder)
     planned = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
@@ -84,6 +87,7 @@ def measure(context: Context, strategy: Strategy, count: int, folder: Path) -> t
             port=context.port,
             launch_id=str(shared["launch_id"]),
             startup_deadline_seconds=context.startup_deadline_seconds,
+            cluster=context.cluster,
         )
         results: list[CaseResult] = []
         with Sampler() if context.capacity.kind == "cuda" else nullcontext() as sampler:
@@ -113,7 +117,9 @@ def _broken_off(folder: Path) -> dict[str, RunRecord]:
 def _leave(folder: Path, records: Sequence[RunRecord]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / PARTIAL_NAME).open("ab") as file:
-        file.writelines(store.to_line(record) + b"\n" for record in records)
+        # What was lost with a node was never measured.
+        kept = [record for record in records if record.failure != "lost-node"]
+        file.writelines(store.to_line(record) + b"\n" for record in kept)
 
 
 def _shared(context: Context) -> dict[str, Any]:

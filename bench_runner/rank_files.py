@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -154,10 +155,11 @@ _TAKERS: Final = {
 
 
 class RankFile:
-    """Follows one rank's file; ``progress`` is what it has said so far."""
+    """Follows one rank's file; ``progress`` is what it has said so far.  ``hand_on`` gets each whole line as well."""
 
-    def __init__(self, path: Path, rank: int) -> None:
+    def __init__(self, path: Path, rank: int, hand_on: Callable[[int, bytes], object] | None = None) -> None:
         self.path = path
+        self._hand_on = hand_on
         self.progress = RankProgress(rank=rank)
         self._offset = 0
         self._rest = b""
@@ -194,6 +196,8 @@ class RankFile:
             self.progress.unreadable_lines += 1
         elif line.strip():
             self.progress.take(line)
+            if self._hand_on is not None:
+                self._hand_on(self.progress.rank, line)
 
 
 def rank_path(directory: Path, rank: int) -> Path:

@@ -28,6 +28,7 @@ Failure = Literal[
     "signal",
     "exit",
     "missing-rank",
+    "lost-node",
     "wrong-values",
     "loss-not-finite",
     "deadline",

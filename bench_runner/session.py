@@ -31,7 +31,10 @@ from bench_runner.machine.fingerprint import check_same_machine
 from bench_runner.machine.gather import asv_machine_entry, describe
 from bench_runner.machine.info import MachineInfo
 from bench_runner.measure import Context, measure
-from bench_runner.plan import counts_to_run, plan
+from bench_runner.nodes.cluster import CLUSTER_VARIABLE, Cluster
+from bench_runner.nodes.hub import Hub
+from bench_runner.nodes.membership import Membership
+from bench_runner.plan import counts_to_run, placements, plan
 from bench_runner.profile import BUILT_IN, Profile
 from bench_runner.profile import FOLDER as FOLDER_OF_PROFILES
 from bench_runner.record import RunRecord
@@ -45,7 +48,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
-    """What ``bench-runner run`` was asked for.  ``root`` holds asv.conf.json and benchmarks/."""
+    """What ``bench-runner run`` was asked for.  ``root`` holds asv.conf.json and benchmarks/; ``membership`` is that of
+    node 0 in a run over several nodes."""
 
     root: Path
     profile: Profile
@@ -59,6 +63,7 @@ class RunRequest:
     find_batch: bool = False
     fresh: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    membership: Membership | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.launches <= 1000:
@@ -92,7 +97,11 @@ def run_session(request: RunRequest, say: Say) -> SessionResult:
     if not (request.root / "asv.conf.json").is_file():
         raise UsageError(f"{request.root}: no asv.conf.json here; run it in a checkout of the suite")
     with _alone(request.root):
-        return _run(request, say)
+        if request.membership is None:
+            return _run(request, say, None)
+        # Opened before all else: whatever goes wrong here, the other nodes are told and do not wait.
+        with Hub(request.membership) as hub:
+            return _run(request, say, hub)
 
 
 @contextmanager
@@ -109,18 +118,17 @@ def _alone(root: Path) -> Iterator[None]:
         raise StoreError(f"{error.filename or folder}: {error.strerror}; the run keeps its state there") from error
 
 
-def _run(request: RunRequest, say: Say) -> SessionResult:
+def _run(request: RunRequest, say: Say, hub: Hub | None) -> SessionResult:
     results = request.root / "results"
     machine = _machine(request, results)
-    prefix, reason = _environment(request)
+    prefix, reason = locked_prefix(request)
     locked = prefix is not None
     say(f"machine: {machine.name} (fingerprint {machine.fingerprint})")
     if request.environment == "auto" and not locked:
         why = reason.partition(";")[0]  # what to do about it, `bench-runner env create` says
         say(f"environment: the one at hand; this run is not in the locked environment ({why})")
     # The locked environment runs its own Python; which devices there are is asked with whatever has torch by now.
-    built = prefix / "bin" / "python" if prefix is not None else None
-    python = str(built) if built is not None and built.exists() else find_worker_python(request.python).path
+    python = worker_python(request, prefix)
     if request.port is not None:
         require_free_port(request.port)
     capacity = find_capacity(machine, python, kind=request.device)
@@ -138,6 +146,7 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
         asked_devices=request.devices or request.profile.devices,
         port=request.port,
         options=request.options,
+        cluster=_cluster(request, hub, capacity, say),
     )
     folder, session_id = _open(request, context, locked, say)
     context = replace(context, session_id=session_id)
@@ -156,6 +165,22 @@ def _run(request: RunRequest, say: Say) -> SessionResult:
         environment_reason=reason,
         records=tuple(record for record in records if record.session_id == session_id),
     )
+
+
+def worker_python(request: RunRequest, prefix: Path | None) -> str:
+    """The locked environment's Python if that is built, else one that has torch."""
+    built = prefix / "bin" / "python" if prefix is not None else None
+    return str(built) if built is not None and built.exists() else find_worker_python(request.python).path
+
+
+def _cluster(request: RunRequest, hub: Hub | None, capacity: Capacity, say: Say) -> Cluster | None:
+    """The other nodes, once all of them are there."""
+    if hub is None or request.membership is None:
+        return None
+    fewest = hub.wait_for_nodes(capacity.kind, capacity.count, say)
+    devices = request.devices or request.profile.devices
+    counts = placements(request.membership.nodes, replace(capacity, count=fewest), devices)
+    return hub.cluster(counts)
 
 
 def _machine(request: RunRequest, results: Path) -> MachineInfo:
@@ -185,7 +210,7 @@ def _entry(path: Path) -> dict[str, Any]:
     return {"machine": path.parent.name, **entry}
 
 
-def _environment(request: RunRequest) -> tuple[Path | None, str]:
+def locked_prefix(request: RunRequest) -> tuple[Path | None, str]:
     """The locked environment's prefix if it is to be measured in, built or not, and why or why not."""
     if request.environment == "existing" or request.python is not None:
         return None, "asked for"
@@ -239,15 +264,22 @@ def _identity(request: RunRequest, context: Context, locked: bool) -> str:
         request.find_batch,
         request.options,
         locked,
+        context.cluster.counts if context.cluster is not None else (),
     ]
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()
 
 
-def combinations(context: Context) -> list[tuple[Strategy, int, bool]]:
+def combinations(context: Context) -> list[tuple[Strategy, int | str, bool]]:
     """Every (strategy, device count) of the run, and whether anything can be measured under it."""
     found = []
+    over_nodes = context.cluster.counts if context.cluster is not None else ()
     for strategy in context.profile.strategies:
-        for count in (1,) if strategy == "single" else counts_to_run(context.asked_devices, context.capacity):
+        counts: list[int | str] = [1]
+        if strategy != "single":
+            counts = [*counts_to_run(context.asked_devices, context.capacity)]
+        if strategy == "ddp":
+            counts += over_nodes
+        for count in counts:
             cases = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
             found.append((strategy, count, any(case.skip is None for case in cases)))
     return found
@@ -290,6 +322,8 @@ def _variables(request: RunRequest, context: Context, folder: Path, index: int) 
         suite.DEVICE_VARIABLE: context.capacity.kind,
         suite.OPTIONS_VARIABLE: json.dumps(request.options),
     }
+    if context.cluster is not None:
+        variables[CLUSTER_VARIABLE] = context.cluster.to_text()
     if request.port is not None:
         variables[suite.PORT_VARIABLE] = str(request.port)
     if context.asked_devices is not None:
@@ -299,7 +333,7 @@ def _variables(request: RunRequest, context: Context, folder: Path, index: int) 
     return variables
 
 
-def _store_skips(context: Context, pairs: list[tuple[Strategy, int]], folder: Path) -> None:
+def _store_skips(context: Context, pairs: list[tuple[Strategy, int | str]], folder: Path) -> None:
     """Records for what cannot be measured here at all, once per session; nothing is launched for them."""
     done = folder / "skips-stored"
     if done.exists():

@@ -174,7 +174,8 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        return f"{self.strategy}/{self.device_count}/{self.task.label}"
+        place = self.device_count if self.nodes == 1 else f"{self.nodes}x{self.device_count // self.nodes}"
+        return f"{self.strategy}/{place}/{self.task.label}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, with ``task.kind`` telling a training from a collective."""

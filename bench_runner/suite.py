@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench_runner.errors import BenchRunnerError
+from bench_runner.nodes.cluster import Cluster
 from bench_runner.processes import die_with_parent
 from bench_runner.profile import BUILT_IN, DEVICE_COUNTS, MESSAGE_BYTES, Profile, load
 from bench_runner.spec import OPERATIONS, STRATEGIES, Strategy
@@ -79,8 +80,10 @@ def launch_index() -> int:
 
 
 def device_parameters() -> list[int | str]:
-    """The device counts that asv knows: the same on every machine, and behind them those asked for."""
-    return [*DEVICE_COUNTS, *(count for count in asked_devices() or () if count not in DEVICE_COUNTS)]
+    """The device counts that asv knows: the same on every machine, and behind them those asked for and over nodes."""
+    cluster = Cluster.from_environment(os.environ)
+    more = [*(asked_devices() or ()), *(cluster.counts if cluster is not None else ())]
+    return [*DEVICE_COUNTS, *(count for count in more if count not in DEVICE_COUNTS)]
 
 
 def training_parameters() -> list[str]:
@@ -175,6 +178,7 @@ class Session:
             asked_devices=asked_devices(),
             port=int(os.environ[PORT_VARIABLE]) if os.environ.get(PORT_VARIABLE) else None,
             options=json.loads(os.environ.get(OPTIONS_VARIABLE, "{}")),
+            cluster=Cluster.from_environment(os.environ),
         )
 
     def _session_id(self) -> str:
@@ -189,7 +193,7 @@ class Session:
 
     def require(self, strategy: Strategy, devices: int | str, label: str, message_bytes: int | None = None) -> None:
         """Raise NotImplementedError, asv's skip, with the reason if the combination is not to be measured."""
-        from bench_runner.plan import plan, resolve_count
+        from bench_runner.plan import placed, plan, resolve_count
 
         profile = profile_in_use()
         if label not in {case.label for case in profile.cases}:
@@ -201,7 +205,8 @@ class Session:
         if devices == "all" and count in DEVICE_COUNTS:
             raise NotImplementedError(f"the same as {count} devices")
         asked = asked_devices()
-        if asked is not None and devices not in asked and count not in asked:
+        over_nodes = placed(count)[0] > 1
+        if asked is not None and not over_nodes and devices not in asked and count not in asked:
             raise NotImplementedError(f"{devices} devices were not asked for")
         for case in plan(profile, strategy, count, capacity, asked):
             if case.label == label:
@@ -245,7 +250,7 @@ class Session:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             return values
 
-    def _measure(self, context: Context, strategy: Strategy, count: int, folder: Path, path: Path) -> None:
+    def _measure(self, context: Context, strategy: Strategy, count: int | str, folder: Path, path: Path) -> None:
         from bench_runner.measure import measure
 
         folder.mkdir(parents=True, exist_ok=True)

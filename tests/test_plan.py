@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench_runner.capacity import Capacity
-from bench_runner.plan import counts_to_run, plan, skip_reason
+from bench_runner.plan import counts_to_run, placed, placements, plan, resolve_count, skip_reason
 from bench_runner.profile import Profile, TrainingCase, load
 from bench_runner.spec import Collective, Training
 
@@ -83,3 +83,37 @@ def test_a_global_batch_that_cannot_be_divided_is_a_skip_and_no_crash():
     (case,) = plan(profile, "ddp", 3, cuda(3))
     assert case.skip == "batch 8: a global batch (strong scaling) must be divisible by the 3 devices"
     assert case.label == "mlp/fp32/g8"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "capacity", "asked", "expected"),
+    [
+        (2, cuda(8), None, ("2x4", "2x8")),
+        (2, cpu(1), None, ("2x1",)),
+        (4, cuda(2), None, ("2x1", "2x2", "4x2")),
+        (6, cuda(8), None, ("2x4", "2x8", "4x2", "4x8", "6x1", "6x8")),
+        (2, cuda(8), (1, "all"), ("2x1", "2x8")),
+        (8, cuda(4), (4,), ("2x4", "4x4", "8x4")),
+    ],
+)
+def test_placements_are_whole_nodes_and_as_many_devices_as_one_node_has(nodes, capacity, asked, expected):
+    assert placements(nodes, capacity, asked) == expected
+
+
+def test_a_placement_is_nodes_by_devices():
+    assert placed(4) == (1, 4)
+    assert placed("2x4") == (2, 4)
+    assert resolve_count("2x4", cuda(8)) == "2x4"
+    assert resolve_count("all", cuda(8)) == 8
+
+
+def test_over_nodes_ddp_alone_is_planned_and_its_specs_say_so():
+    quick = load("quick")
+    cases = plan(quick, "ddp", "2x1", cpu(2))
+    assert {(case.spec.nodes, case.spec.device_count, case.skip) for case in cases} >= {(2, 2, None)}
+    assert any(isinstance(case.spec.task, Collective) and case.skip is None for case in cases)
+    reasons = {case.skip for case in plan(quick, "data_parallel", "2x1", cuda(2))}
+    assert reasons == {"only DDP spans several nodes"}
+    assert {case.skip for case in plan(quick, "ddp", "2x4", cpu(2))} >= {
+        "needs 4 devices; this machine has 2 cores to use"
+    }

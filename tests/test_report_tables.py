@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -78,7 +79,30 @@ def test_unlike_settings_are_rows_of_their_own() -> None:
     loud = {"settings": builders.settings(scheduler="other", threads=2)}
     records = [builders.training_record(), builders.training_record(rank_changes=loud)]
     names = [row["strategy"] for row in table(one_section(records), "Training")]
-    assert names == ["DDP (nodes 1, threads 1, batch, gloo)", "DDP (nodes 1, threads 2, other, gloo)"]
+    assert names == ["DDP (threads 1, batch, gloo)", "DDP (threads 2, other, gloo)"]
+
+
+def test_nodes_stand_beside_one_node_and_beside_as_many_devices_within_one() -> None:
+    def over(nodes: int, devices: int, seconds: float) -> RunRecord:
+        record = builders.training_record(devices=devices, seconds=seconds)
+        return replace(record, spec=replace(record.spec, nodes=nodes))
+
+    # 8 samples a step and device: 80/s on one, 160/s on two of a node, 100/s on two of two nodes, 200/s on two and two.
+    records = [over(1, 1, 0.1), over(1, 2, 0.1), over(2, 2, 0.16), over(2, 4, 0.16)]
+    section = one_section(records)
+    rows = table(section, "Over nodes")
+    shown = [(r["nodes"], r["devices each"], r["eff. vs one node"], r["vs as many within a node"]) for r in rows]
+    assert shown == [("2", "1", "62.5%", "62.5%"), ("2", "2", "62.5%", "–")]
+    names = [(row["strategy"], row["devices"]) for row in table(section, "Training")]
+    assert names == [("DDP", "1"), ("DDP", "2"), ("DDP on 2 nodes", "2"), ("DDP on 2 nodes", "4")]
+
+
+def test_collectives_across_nodes_are_a_table_of_their_own() -> None:
+    across = builders.collective_record(devices=2)
+    across = replace(across, spec=replace(across.spec, nodes=2))
+    section = one_section([builders.collective_record(devices=2), across])
+    titles = [found.title for found in section.tables]
+    assert titles == ["all-reduce over gloo", "all-reduce over gloo across 2 nodes"]
 
 
 def test_step_parts_are_shown_where_they_were_taken() -> None:

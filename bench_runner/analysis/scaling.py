@@ -41,7 +41,7 @@ def predicted_throughput(case: Case, groups: Sequence[Group], curves: Mapping[in
     rates: dict[int, float] = {}
     for group in groups:
         devices = group.setting.devices
-        if group.setting.strategy == "ddp" and devices in curves:
+        if group.setting.strategy == "ddp" and group.setting.nodes == 1 and devices in curves:
             step = predict_ddp_step(
                 forward_seconds=data + forward,
                 backward_seconds=backward,

@@ -132,6 +132,7 @@ class NamedGap:
 
     case: str
     devices: int
+    nodes: int
     gap: StepGap
 
 
@@ -149,12 +150,13 @@ def gaps(records: Sequence[RunRecord]) -> list[NamedGap]:
         single = step_times(max(singles, key=lambda record: record.started_at))
         gap = explain(single, times, all_reduce_curve(records, ddp)) if single else None
         if gap is not None:
-            found.append(NamedGap(case=ddp.spec.task.label, devices=ddp.spec.device_count, gap=gap))
+            spec = ddp.spec
+            found.append(NamedGap(case=spec.task.label, devices=spec.device_count, nodes=spec.nodes, gap=gap))
     return found
 
 
 def all_reduce_curve(records: Sequence[RunRecord], beside: RunRecord) -> Curve | None:
-    """The all-reduce over as many devices on the same machine in the same environment; None without one."""
+    """The all-reduce over as many devices and nodes on the same machine in the same environment; None without one."""
     fitting = [
         record
         for record in records
@@ -162,6 +164,7 @@ def all_reduce_curve(records: Sequence[RunRecord], beside: RunRecord) -> Curve |
         and isinstance(record.spec.task, Collective)
         and record.spec.task.operation == "all_reduce"
         and record.spec.device_count == beside.spec.device_count
+        and record.spec.nodes == beside.spec.nodes
         and record.spec.device_kind == beside.spec.device_kind
         and record.machine.fingerprint == beside.machine.fingerprint
         and record.environment.fingerprint == beside.environment.fingerprint
@@ -183,7 +186,8 @@ def gap_line(named: NamedGap) -> str:
     """One sentence for a report: how long the step is, of what it consists, and what was predicted."""
     gap = named.gap
     parts = ", ".join(f"{part} {seconds * 1e3:.2f} ms" for part, seconds in gap.parts.items())
-    text = f"{named.case} on {named.devices} devices: step {gap.measured_seconds * 1e3:.2f} ms = {parts}"
+    nodes = f" of {named.nodes} nodes" if named.nodes > 1 else ""
+    text = f"{named.case} on {named.devices} devices{nodes}: step {gap.measured_seconds * 1e3:.2f} ms = {parts}"
     if gap.prediction is not None and gap.prediction_error is not None:
         predicted = gap.prediction.step_seconds * 1e3
         text += f"; predicted {predicted:.2f} ms, measured {gap.prediction_error:+.0%} of that"

@@ -131,14 +131,18 @@ def training_cases(records: Sequence[RunRecord]) -> dict[Case, list[Group]]:
 
 
 def collective_curves(records: Sequence[RunRecord]) -> dict[tuple[Operation, str], dict[tuple[int, int], Group]]:
-    """(operation, backend) → (message bytes, ranks) → launches, in ascending order."""
+    """(operation, backend) → (message bytes, ranks) → launches, in ascending order.
+
+    What was measured over several nodes stands apart from the same number of ranks within one.
+    """
     curves: dict[tuple[Operation, str], dict[tuple[int, int], Group]] = defaultdict(dict)
     for record in records:
         task = record.spec.task
         if record.outcome != "ok" or isinstance(task, Training):
             continue
         setting = setting_of(record)
-        curve = curves[task.operation, setting.backend or "an unknown backend"]
+        over = f" across {setting.nodes} nodes" if setting.nodes > 1 else ""
+        curve = curves[task.operation, (setting.backend or "an unknown backend") + over]
         by_size: dict[int, list[MetricValue]] = defaultdict(list)
         for value in metric_values(record):
             if value.bytes is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from bench_runner.cli import output
 from bench_runner.errors import EXIT_FINDINGS, EXIT_NOT_CARRIED_OUT, EXIT_OK, UsageError
 
 if TYPE_CHECKING:
+    from bench_runner.nodes.membership import Membership
     from bench_runner.session import RunRequest, SessionResult
 
 ENVIRONMENTS = ("auto", "locked", "existing")
@@ -38,11 +40,26 @@ def run(
     largest_batch: Annotated[int, typer.Option(help="Where --find-batch stops looking.")] = 1 << 16,
     memory_limit_mib: Annotated[int | None, typer.Option(help="For --find-batch on a CPU: MiB for each rank.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with a broken-off run.")] = False,
+    nodes: Annotated[
+        str | None, typer.Option(help="Over so many nodes: the same command on each; all: those of the Slurm step.")
+    ] = None,
+    rdzv_endpoint: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of node 0. Default: MASTER_ADDR and MASTER_PORT, or Slurm's first node."),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(help="This node's number. Default: Slurm's, or 0 where HOST is, and any elsewhere.")
+    ] = None,
+    join_timeout: Annotated[float, typer.Option(help="Seconds that the nodes wait for each other.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")] = False,
 ) -> int:
     """Measure this machine with asv, store the results and show them.
 
+    With --nodes node 0 measures, stores and shows; the others take part until it is done and say one line.
+
     Example: bench-runner run --profile standard --launches 5
+
+    Example: bench-runner run --nodes 2 --rdzv-endpoint 192.168.1.10:29400
     """
     request = _request(profile, env, machine, launches, device, devices, python)
     from dataclasses import replace
@@ -58,6 +75,10 @@ def run(
 
     begin = time.monotonic()
     request = replace(request, port=port, find_batch=find_batch, fresh=fresh, options=options)
+    membership = _membership(nodes, rdzv_endpoint, node_rank, join_timeout)
+    if membership is not None and membership.node_rank != 0:
+        return _follow(request, membership, as_json=as_json)
+    request = replace(request, membership=membership)
     try:
         result = run_session(request, output.note)
     except KeyboardInterrupt:
@@ -67,6 +88,30 @@ def run(
     if result.count("failed", "timeout"):
         return EXIT_FINDINGS if result.count("ok") else EXIT_NOT_CARRIED_OUT
     return EXIT_OK if result.count("ok") else EXIT_NOT_CARRIED_OUT
+
+
+def _membership(
+    nodes: str | None, endpoint: str | None, node_rank: int | None, join_seconds: float
+) -> Membership | None:
+    from bench_runner.nodes.membership import find_membership
+
+    found = find_membership(nodes, endpoint, node_rank, os.environ, join_seconds=join_seconds)
+    if found is None:
+        return None
+    from bench_runner.nodes.taking_part import settled
+
+    return settled(found)
+
+
+def _follow(request: RunRequest, membership: Membership, *, as_json: bool) -> int:
+    from bench_runner.nodes.taking_part import take_part
+
+    followed = take_part(request, membership, output.note)
+    if as_json:
+        document = {"node_rank": followed.node_rank, "nodes": membership.nodes, "launches": followed.launches}
+        output.emit_json({"schema": "bench-runner/node/1", **document})
+    output.note(f"node {followed.node_rank}: node 0 is done; took part in {followed.launches} launches")
+    return EXIT_OK
 
 
 def _request(

@@ -23,6 +23,7 @@ from bench_runner.report.tables import (
     collective_table,
     environment_line,
     machine_line,
+    nodes_table,
     not_measured,
     parts_table,
     rates_table,
@@ -122,7 +123,8 @@ def _system(records: Sequence[RunRecord]) -> System:
 
 def _blocks(cases: Mapping[Case, Sequence[Group]], curves: Curves) -> Iterator[Block]:
     fits = {name: fitted(points_of(curve, "latency")) for name, curve in curves.items()}
-    all_reduce = next((fit for (operation, _), fit in fits.items() if operation == "all_reduce"), {})
+    within_a_node = [name for name, curve in curves.items() if all(g.setting.nodes == 1 for g in curve.values())]
+    all_reduce = next((fits[name] for name in within_a_node if name[0] == "all_reduce"), {})
     for case, groups in cases.items():
         if case.find_batch:
             (table,) = training_tables({case: groups})
@@ -140,6 +142,9 @@ def _case_blocks(case: Case, groups: Sequence[Group], predicted: Mapping[int, fl
     parts, bars = parts_table(case, groups), figures.phases(case, groups)
     if parts is not None:
         yield Block(name="parts", title=parts.title, figures=(bars,) if bars else (), table=parts)
+    over_nodes = nodes_table(case, groups)
+    if over_nodes is not None:
+        yield Block(name="nodes", title=over_nodes.title, figures=(), table=over_nodes)
     widest = {
         group.setting.strategy: group for group in groups if group.setting.devices > 1
     }  # groups come by ascending device count

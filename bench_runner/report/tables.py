@@ -13,6 +13,7 @@ from math import isnan
 from typing import Final
 
 from bench_runner.analysis.efficiency import DDP_ONE, SINGLE
+from bench_runner.analysis.node_scaling import node_scaling
 from bench_runner.analysis.step_gap import gap_line, gaps
 from bench_runner.analysis.summary import Case, Group, collective_curves, training_cases
 from bench_runner.environment.info import EnvironmentInfo
@@ -126,20 +127,20 @@ def training_tables(cases: Mapping[Case, Sequence[Group]]) -> list[Table]:
             tables.append(_batch_table(case, groups))
             continue
         tables.append(rates_table(case, groups))
-        parts = parts_table(case, groups)
-        if parts is not None:
-            tables.append(parts)
+        found = (nodes_table(case, groups), parts_table(case, groups))
+        tables += [table for table in found if table is not None]
     return tables
 
 
 def setting_name(group: Group, groups: Sequence[Group]) -> str:
     """The strategy; with its settings where the same strategy ran on as many devices with others."""
     setting = group.setting
-    name = STRATEGY_NAMES[setting.strategy]
-    alike = [g for g in groups if (g.setting.devices, g.setting.strategy) == (setting.devices, setting.strategy)]
+    name = STRATEGY_NAMES[setting.strategy] + (f" on {setting.nodes} nodes" if setting.nodes > 1 else "")
+    place = (setting.devices, setting.strategy, setting.nodes)
+    alike = [g for g in groups if (g.setting.devices, g.setting.strategy, g.setting.nodes) == place]
     if len(alike) == 1:
         return name
-    return f"{name} (nodes {setting.nodes}, threads {setting.threads}, {setting.scheduler}, {setting.backend})"
+    return f"{name} (threads {setting.threads}, {setting.scheduler}, {setting.backend})"
 
 
 def row_name(group: Group, groups: Sequence[Group]) -> str:
@@ -206,6 +207,30 @@ def _batch_table(case: Case, groups: Sequence[Group]) -> Table:
     )
 
 
+def nodes_table(case: Case, groups: Sequence[Group]) -> Table | None:
+    """What several nodes give, beside one node and beside as many devices within one."""
+    rows = [
+        (
+            str(found.nodes),
+            str(found.per_node),
+            str(found.nodes * found.per_node),
+            formats.number(found.throughput),
+            formats.percent(found.over_nodes),
+            formats.percent(found.across),
+        )
+        for found in node_scaling(groups)
+    ]
+    if not rows:
+        return None
+    return Table(
+        title=f"Over nodes: {case.name}",
+        columns=("nodes", "devices each", "devices", "samples/s", "eff. vs one node", "vs as many within a node"),
+        numeric=(True,) * 6,
+        rows=tuple(rows),
+        note="DDP; eff. vs one node: the same devices on one node, times the nodes",
+    )
+
+
 def parts_table(case: Case, groups: Sequence[Group]) -> Table | None:
     rows = []
     for group in groups:
@@ -266,12 +291,12 @@ def not_measured(records: Iterable[RunRecord]) -> list[str]:
     order = {"failed": 0, "timeout": 1, "skipped": 2}
     lines = []
     for (outcome, reason), group in sorted(groups.items(), key=lambda item: (order[item[0][0]], item[0][1])):
-        where: dict[str, set[int]] = defaultdict(set)
+        where: dict[str, set[tuple[int, int]]] = defaultdict(set)
         for record in group:
-            where[record.spec.strategy].add(record.spec.device_count)
+            where[record.spec.strategy].add((record.spec.nodes, record.spec.device_count))
         runs = "; ".join(
-            f"{STRATEGY_NAMES[strategy]} on {', '.join(map(str, sorted(counts)))}"
-            for strategy, counts in sorted(where.items(), key=lambda item: STRATEGY_ORDER[item[0]])
+            f"{STRATEGY_NAMES[strategy]} on {', '.join(_place(*place) for place in sorted(places))}"
+            for strategy, places in sorted(where.items(), key=lambda item: STRATEGY_ORDER[item[0]])
         )
         tasks = sorted({record.spec.task.label for record in group})
         what = tasks[0] if len(tasks) == 1 else f"{len(tasks)} cases"
@@ -279,9 +304,13 @@ def not_measured(records: Iterable[RunRecord]) -> list[str]:
     return lines
 
 
+def _place(nodes: int, devices: int) -> str:
+    return str(devices) if nodes == 1 else f"{nodes}x{devices // nodes}"
+
+
 def step_gaps(records: Sequence[RunRecord]) -> list[str]:
     """A sentence for the newest DDP step of each case on several devices: of which parts it consists."""
-    lines = {(gap.case, gap.devices): gap_line(gap) for gap in gaps(records) if gap.devices > 1}
+    lines = {(gap.case, gap.devices, gap.nodes): gap_line(gap) for gap in gaps(records) if gap.devices > 1}
     return list(lines.values())
 
 

@@ -129,9 +129,13 @@ def state(name, launch, case=None):
 
 
 def join():
-    """As a process group does: nobody gets past until all have come."""
-    (DIRECTORY / f"here-{RANK}").touch()
-    while not all((DIRECTORY / f"here-{rank}").exists() for rank in range(int(os.environ.get("WORLD_SIZE", "1")))):
+    """As a process group does: nobody gets past until all have come.  Those of several nodes meet at MASTER_PORT."""
+    place = DIRECTORY
+    if os.environ.get("STANDIN_MEETING"):
+        place = Path(os.environ["STANDIN_MEETING"]) / os.environ["MASTER_PORT"]
+        place.mkdir(exist_ok=True)
+    (place / f"here-{RANK}").touch()
+    while not all((place / f"here-{rank}").exists() for rank in range(int(os.environ.get("WORLD_SIZE", "1")))):
         time.sleep(0.005)
 
 

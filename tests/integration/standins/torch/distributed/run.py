@@ -1,4 +1,4 @@
-"""A small torchrun: one node, no rendezvous, no restarts."""
+"""A small torchrun: no rendezvous, no restarts."""
 
 import argparse
 import os
@@ -16,8 +16,10 @@ def parse():
     parser = argparse.ArgumentParser()
     for name in ("nnodes", "nproc-per-node", "max-restarts"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("rdzv-backend", "rdzv-endpoint", "rdzv-id", "local-addr", "log-dir", "redirects"):
+    for name in ("rdzv-backend", "rdzv-endpoint", "rdzv-id", "log-dir", "redirects"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--local-addr")
+    parser.add_argument("--node-rank", type=int, default=0)
     parser.add_argument("--monitor-interval", type=float, required=True)
     parser.add_argument("--module", action="store_true")
     parser.add_argument("script")
@@ -30,9 +32,10 @@ def start(options, local_rank, logs):
     directory.mkdir(parents=True)
     address, port = options.rdzv_endpoint.split(":")
     variables = {
-        "RANK": str(local_rank),
+        "RANK": str(options.node_rank * options.nproc_per_node + local_rank),
         "LOCAL_RANK": str(local_rank),
-        "WORLD_SIZE": str(options.nproc_per_node),
+        "GROUP_RANK": str(options.node_rank),
+        "WORLD_SIZE": str(options.nnodes * options.nproc_per_node),
         "LOCAL_WORLD_SIZE": str(options.nproc_per_node),
         "MASTER_ADDR": address,
         "MASTER_PORT": port,
@@ -61,10 +64,11 @@ def close(workers):
             worker.wait()
 
 
-def describe(index, rank, worker):
+def describe(index, local_rank, worker, options):
+    rank = options.node_rank * options.nproc_per_node + local_rank
     name = f" (pid: {worker.pid}) " + (signal.Signals(-worker.returncode).name if worker.returncode < 0 else "")
     return (
-        f"[{index}]:\n  time      : now\n  host      : here\n  rank      : {rank} (local_rank: {rank})\n"
+        f"[{index}]:\n  time      : now\n  host      : here\n  rank      : {rank} (local_rank: {local_rank})\n"
         f"  exitcode  : {worker.returncode}{name}\n  error_file: <N/A>\n  traceback : none"
     )
 
@@ -90,9 +94,9 @@ def carry_out():
                 others = [rank for rank, worker in enumerate(workers) if worker.returncode and rank != failed[0]]
                 print("Failures:", file=sys.stderr)
                 for index, rank in enumerate(others, 1):
-                    print(describe(index, rank, workers[rank]), file=sys.stderr)
+                    print(describe(index, rank, workers[rank], options), file=sys.stderr)
                 print("Root Cause (first observed failure):", file=sys.stderr)
-                print(describe(0, failed[0], workers[failed[0]]), "\n======", file=sys.stderr)
+                print(describe(0, failed[0], workers[failed[0]], options), "\n======", file=sys.stderr)
                 return 1
             if all(code == 0 for code in codes):
                 return 0
@@ -103,3 +107,7 @@ def carry_out():
 def make(directory):
     directory.mkdir(parents=True, exist_ok=True)
     return directory
+
+
+if __name__ == "__main__":
+    main()
