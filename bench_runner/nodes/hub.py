@@ -224,10 +224,14 @@ class Hub:
         for rank in wanted:
             node = self._nodes.get(rank)
             why = "was never here" if node is None else node.gone
-            if node is None or why is not None or node.busy:
+            if node is None or why is not None:
                 name = f"node {rank}" if node is None else node.name
-                leader.send("lost", node=rank, why=f"{name} has gone: {why}" if why else f"{name} is still busy")
+                leader.send("lost", node=rank, why=f"{name} has gone: {why}")
                 return
+        busy = [self._nodes[rank].name for rank in wanted if self._nodes[rank].busy]
+        if busy:  # it still ends its part of a launch that was broken off
+            leader.send("busy", why=f"{busy[0]} has not ended its part of the launch before")
+            return
         self._job = Job(
             leader=leader,
             directory=Path(message["directory"]),

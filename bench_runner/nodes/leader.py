@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from bench_runner.errors import LaunchError
 from bench_runner.launch_cause import Exit, last_line
@@ -25,6 +25,7 @@ LEAVE_SECONDS: Final = 5.0
 END_SECONDS: Final = 40.0
 """What they have when they have been told to: their supervisors give up after twenty."""
 _ANSWER_SECONDS: Final = 30.0
+_RETRY_SECONDS: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,15 +60,13 @@ class Leader:
             "rendezvous": rendezvous,
             "startup_deadline_seconds": plan.startup_deadline_seconds,
         }
-        self._wire.send(
-            "launch",
+        self._start(
             token=cluster.token,
             nodes=plan.nodes,
             ranks_per_node=plan.local_world_size,
             directory=str(directory),
             launch=launch,
         )
-        self._await_start()
 
     def __enter__(self) -> Leader:
         return self
@@ -77,16 +76,24 @@ class Leader:
     ) -> None:
         self._wire.close()  # which ends what still goes on
 
-    def _await_start(self) -> None:
-        try:
-            _, message = self._inbox.get(timeout=_ANSWER_SECONDS)
-        except queue.Empty as error:
-            self._wire.close()
-            raise LaunchError("node 0's own run does not answer; stop it and start anew") from error
-        if isinstance(message, Gone) or message["kind"] != "started":
-            self._wire.close()
-            why = f"the run on node 0 has gone: {message.reason}" if isinstance(message, Gone) else message.get("why")
-            raise LaunchError(str(why))
+    def _start(self, **order: Any) -> None:
+        """Order the launch; a node that still ends its part of the one before gets the time for it."""
+        ends = time.monotonic() + END_SECONDS
+        while True:
+            self._wire.send("launch", **order)
+            try:
+                _, message = self._inbox.get(timeout=_ANSWER_SECONDS)
+            except queue.Empty as error:
+                self._wire.close()
+                raise LaunchError("node 0's own run does not answer; stop it and start anew") from error
+            if isinstance(message, Gone):
+                raise LaunchError(f"the run on node 0 has gone: {message.reason}")
+            if message["kind"] == "started":
+                return
+            if message["kind"] != "busy" or time.monotonic() > ends:
+                self._wire.close()
+                raise LaunchError(str(message.get("why")))
+            time.sleep(_RETRY_SECONDS)
 
     @property
     def ended(self) -> bool:
