@@ -9,14 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from bench_runner.analysis.comparison import Comparison, Unmatched
+from bench_runner.analysis.comparison import THRESHOLD, Comparison, Unmatched
 from bench_runner.analysis.power import LARGEST_PLAN
+from bench_runner.analysis.statistics import Rule
 from bench_runner.comparing import Compared
 from bench_runner.finding import Finding, verdict
 from bench_runner.record import RunRecord
 
 GateVerdict = Literal["pass", "fail", "inconclusive"]
 MOST_LOOKS: Final = 6
+LEAST_LAUNCHES: Final = Rule(threshold=THRESHOLD).least_launches
+"""On each side, before a change is flagged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +141,8 @@ def wanted(compared: Compared) -> int:
     more = 0
     for comparison in _unclear(compared):
         judgement = comparison.judgement
+        if spread_unknown(comparison):
+            more = max(more, LEAST_LAUNCHES - comparison.candidate.launches)
         plan = None if judgement is None else judgement.candidate_launches_needed
         if plan is not None and plan <= LARGEST_PLAN:
             more = max(more, plan - comparison.candidate.launches, 1)
@@ -151,6 +156,13 @@ def needed(compared: Compared) -> int | None:
     if not known or max(known) > LARGEST_PLAN:
         return None
     return max(known)
+
+
+def spread_unknown(comparison: Comparison) -> bool:
+    """One launch a side and no noise profile: whether more launches would do cannot even be planned yet."""
+    judgement = comparison.judgement
+    single = comparison.baseline.launches == comparison.candidate.launches == 1
+    return comparison.verdict == "inconclusive" and judgement is not None and judgement.degrees is None and single
 
 
 def _unclear(compared: Compared) -> list[Comparison]:

@@ -131,6 +131,7 @@ def _shared(context: Context) -> dict[str, Any]:
         "machine": context.machine,
         "commit": current_commit(context.root),
         "profile": context.profile.name,
+        "profile_text": context.profile.own_text,
     }
 
 

@@ -6,14 +6,16 @@ enough for asv's benchmark processes: the standard library alone.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import tomllib
+import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
-from bench_runner.errors import SpecError, UnreadableError, UsageError
+from bench_runner.errors import SpecError, StoreError, UnreadableError, UsageError
 from bench_runner.spec import STRATEGIES, Collective, DeviceKind, Strategy, Training
 
 BUILT_IN: Final = ("quick", "standard", "full")
@@ -25,6 +27,7 @@ MESSAGE_BYTES: Final = tuple(KIB << shift for shift in range(0, 21, 2))
 LARGEST_CPU_MESSAGE: Final = 64 * MIB
 DEVICE_COUNTS: Final[tuple[int | str, ...]] = (1, 2, 4, 8, 16, "all")
 """The device counts that asv knows on every machine; a machine skips what it lacks."""
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_][\w .+-]{0,99}")
 _SIZE: Final = re.compile(r"(\d+)\s*(KiB|MiB|GiB)?")
 
 
@@ -57,7 +60,10 @@ class CollectiveCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """A named set of cases from the file ``source``.  ``devices``: counts asked for, ``None`` for the usual ones."""
+    """A named set of cases from the file ``source``.  ``devices``: counts asked for, ``None`` for the usual ones.
+
+    ``own_text`` is the file's content unless it is one of the built-in profiles.
+    """
 
     name: str
     source: Path
@@ -67,6 +73,7 @@ class Profile:
     seed: int = 0
     training: tuple[TrainingCase, ...] = ()
     collectives: tuple[CollectiveCase, ...] = ()
+    own_text: str | None = None
 
     @property
     def cases(self) -> tuple[TrainingCase | CollectiveCase, ...]:
@@ -83,6 +90,24 @@ def load(name_or_path: str) -> Profile:
     return parse(path, path.stem)
 
 
+def keep_text(name: str, text: str, folder: Path) -> Path:
+    """A profile's text as a file of its own, named so that ``load`` gives the profile its name again.
+
+    Raises UsageError for a name that is no plain one (it may come from elsewhere), StoreError if it cannot be written.
+    """
+    if not _PLAIN_NAME.fullmatch(name):
+        raise UsageError(f"profile name {name!r}: not a plain one; name the profile's file")
+    path = folder / hashlib.sha256(text.encode()).hexdigest()[:12] / f"{name}.toml"
+    temporary = path.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", newline="")
+        temporary.replace(path)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
 def parse(path: Path, name: str) -> Profile:
     """Read and validate a profile; the message of a SpecError names table and field."""
     try:
@@ -90,13 +115,15 @@ def parse(path: Path, name: str) -> Profile:
             content = file.read(LARGEST_BYTES + 1)
         if len(content) > LARGEST_BYTES:
             raise UnreadableError(f"profile {path}: larger than {LARGEST_BYTES} bytes")
-        document = tomllib.loads(content.decode("utf-8"))
+        text = content.decode("utf-8")
+        document = tomllib.loads(text)
     except OSError as error:
         raise UsageError(f"profile {path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnreadableError(f"profile {path}: not TOML: {error}") from error
     try:
-        return _profile(document, path, name)
+        profile = _profile(document, path, name)
+        return profile if path.parent == FOLDER else replace(profile, own_text=text)
     except SpecError as error:
         raise SpecError(f"profile {path}: {error.field}", error.value, error.requirement) from error
 

@@ -111,6 +111,7 @@ class RunRecord:
 
     ``session_id`` is shared by all records of one ``bench-runner run``; ``launch_id`` by those of one launch of worker
     processes; ``launch_index`` counts the repeats of the same launch within a session, from 0: the unit of statistics.
+    ``profile_text`` is the profile's file unless it is a built-in one, so that a gate can measure the same again.
     ``sampling`` is what NVML said of the devices meanwhile (clocks, power, throttling); None on a CPU.
     """
 
@@ -130,6 +131,7 @@ class RunRecord:
     failed_rank: int | None = None
     commit: str | None = None
     profile: str | None = None
+    profile_text: str | None = None
     ranks: tuple[RankSamples, ...] = ()
     warnings: tuple[str, ...] = ()
     sampling: SamplingSummary | None = None

@@ -12,9 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bench_runner import baseline
+from bench_runner import baseline, profile
+from bench_runner.cli import gate as cli_gate
 from bench_runner.cli import main
 from bench_runner.comparing import Compared, compare_sides
+from bench_runner.errors import UsageError
 from bench_runner.finding import Finding
 from bench_runner.gate import GateResult, Steps, pass_gate
 from bench_runner.record import RunRecord
@@ -125,6 +127,18 @@ def test_with_time_launches_are_added_until_it_is_clear(tmp_path: Path) -> None:
     assert len(machine.asked) == result.looks > 1
     assert result.launches == sum(machine.asked)
     assert machine.shares == [0.5**look for look in range(1, result.looks + 1)]
+
+
+def test_one_launch_a_side_asks_for_more_of_them(tmp_path: Path) -> None:
+    machine = Machine()
+    result = passed(machine, noisy(1.0, 1), tmp_path, launches=1)
+    assert (result.verdict, machine.asked, result.launches_needed) == ("inconclusive", [1], None)
+    text = " ".join(gate_text(result, "b").split())
+    assert "one launch a side does not tell how far launches differ" in text
+    assert "would not settle" not in text
+    patient = Machine()
+    passed(patient, noisy(1.0, 1), tmp_path, launches=1, max_minutes=10)
+    assert patient.asked[:2] == [1, 2]
 
 
 def test_the_time_is_kept(tmp_path: Path) -> None:
@@ -273,6 +287,43 @@ def test_errors_are_one_line(gate: Gate, arguments: list[str], named: str) -> No
     assert code == 2
     assert named in err
     assert err.count("\n") == 1
+
+
+PROFILE = '[[training]]\nworkload = "mlp"\nbatch = 8\n'
+
+
+def frozen_with(root: Path, name: str, *texts: str | None) -> Side:
+    records = [
+        replace(record, profile="mine", profile_text=text)
+        for record, text in zip(trainings(count=len(texts)), texts, strict=True)
+    ]
+    baseline.freeze(root, name, records)
+    return select(f"baseline:{name}", root)
+
+
+def test_a_baseline_holds_the_profile_that_it_was_measured_with(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench_runner.session.default_root", lambda: tmp_path)
+    before = frozen_with(results, "own", PROFILE, PROFILE)
+    chosen = profile.load(cli_gate._profile(before))
+    assert (chosen.name, chosen.own_text, [case.label for case in chosen.cases]) == ("mine", PROFILE, ["mlp/fp32/b8"])
+    assert cli_gate._profile(select("baseline:good", results)) == "quick"
+
+
+@pytest.mark.parametrize(
+    ("texts", "told"),
+    [((None, None), "that it does not hold; name it, --profile mine.toml"), ((PROFILE, "# 2"), "2 versions of mine")],
+)
+def test_a_profile_that_is_not_known_is_asked_for(results: Path, texts: tuple[str | None, ...], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        cli_gate._profile(frozen_with(results, "own", *texts))
+
+
+def test_a_profile_name_from_elsewhere_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a plain one"):
+        profile.keep_text("../../x", PROFILE, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_damaged_baseline_stops_the_gate_before_it_measures(gate: Gate, results: Path) -> None:

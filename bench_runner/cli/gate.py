@@ -41,7 +41,7 @@ def gate(
         str | None, typer.Option(help="Judge these results (as in compare) instead of measuring now.")
     ] = None,
     profile: Annotated[
-        str | None, typer.Option(help="What to measure. Default: the baseline's, if that is a built-in one.")
+        str | None, typer.Option(help="What to measure. Default: the profile that the baseline was measured with.")
     ] = None,
     env: Annotated[str, typer.Option(help="auto, locked or existing: the environment to measure in.")] = "auto",
     machine: Annotated[str | None, typer.Option(help="Name for this machine's results.")] = None,
@@ -101,16 +101,27 @@ def _baseline(name: str, results: Path) -> Side:
 
 
 def _profile(before: Side) -> str:
-    """The profile that the baseline was measured with; UsageError if there is not one."""
-    names = sorted({record.profile for record in before.records if record.profile is not None})
+    """The profile that the baseline was measured with, its name or its file; UsageError if there is not one."""
+    from bench_runner.profile import BUILT_IN, keep_text
+    from bench_runner.session import FOLDER, default_root
+
+    used = {(record.profile, record.profile_text) for record in before.records if record.profile is not None}
+    names = sorted({name for name, _ in used})
     if len(names) != 1:
         told = f"was measured with {', '.join(names)}" if names else "does not say its profile"
         raise UsageError(f"{before.selector}: {told}; name one with --profile")
-    from bench_runner.profile import BUILT_IN
-
+    texts = {text for _, text in used}
+    if len(texts) != 1:
+        raise UsageError(
+            f"{before.selector}: was measured with {len(texts)} versions of {names[0]}; name one: --profile"
+        )
+    text = texts.pop()
+    if text is not None:
+        return str(keep_text(names[0], text, default_root() / FOLDER / "profiles"))
     if names[0] not in BUILT_IN:
         raise UsageError(
-            f"{before.selector}: was measured with the profile {names[0]} of a file: name it, --profile {names[0]}.toml"
+            f"{before.selector}: was measured with the profile {names[0]} of a file that it does not hold; "
+            f"name it, --profile {names[0]}.toml"
         )
     return names[0]
 

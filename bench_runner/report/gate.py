@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from bench_runner.finding import verdict
-from bench_runner.gate import GateResult
+from bench_runner.gate import GateResult, spread_unknown
 from bench_runner.report.comparison import WIDTH, compare_document, compare_text
 from bench_runner.report.formats import printable
 
@@ -56,6 +56,12 @@ def gate_text(result: GateResult, baseline: str) -> str:
 
 
 def _plan(result: GateResult) -> str:
+    compared = result.compared
+    if compared is not None and any(map(spread_unknown, compared.outcome.comparisons)):
+        return (
+            "one launch a side does not tell how far launches differ: measure several (--launches 5), and freeze a "
+            "baseline of several (bench-runner run --launches 5)"
+        )
     if result.launches_needed is not None:
         return f"about {result.launches_needed} launches a side, baseline and now, would show such a change"
     if result.verdict == "inconclusive" and result.compared is not None:
