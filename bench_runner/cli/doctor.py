@@ -166,12 +166,12 @@ def startup(
     from bench_runner.cli import output as printer
     from bench_runner.doctor.startup import plan_startup
     from bench_runner.doctor.startup_rules import judge_startup
-    from bench_runner.doctor.startup_run import make_runner, require_device_kind
+    from bench_runner.doctor.startup_run import make_runner, require_device_kind, require_workload
 
     runner = make_runner(
         device_kind=require_device_kind(device),
         python=_worker_python(),
-        workload=workload,
+        workload=require_workload(workload),
         deadline_seconds=deadline,
         note=printer.note,
     )
@@ -209,10 +209,10 @@ def staged(
     from bench_runner.cli import output as printer
     from bench_runner.doctor.staged import run_staged
     from bench_runner.doctor.staged_rules import judge_staged
-    from bench_runner.doctor.startup_run import require_device_kind
+    from bench_runner.doctor.startup_run import require_device_kind, require_workload
 
     outcomes = run_staged(
-        workload,
+        require_workload(workload),
         device_kind=require_device_kind(device),
         devices=devices,
         per_device_batch=batch,

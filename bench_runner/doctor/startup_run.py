@@ -8,7 +8,7 @@ from typing import Final, get_args
 from bench_runner.doctor.startup import PHASES, UNTIL, Phase, Trial, TrialOutcome
 from bench_runner.doctor.world import RankOutcome, WorldOutcome, WorldPlan, run_world
 from bench_runner.errors import SpecError
-from bench_runner.spec import DeviceKind
+from bench_runner.spec import DeviceKind, Training
 
 MODULE: Final = "bench_runner.worker.doctor_startup"
 _LAST_LINES: Final = 15
@@ -19,6 +19,11 @@ def require_device_kind(name: str) -> str:
     if name not in get_args(DeviceKind):
         raise SpecError("device", name, f"must be one of {', '.join(get_args(DeviceKind))}")
     return name
+
+
+def require_workload(name: str) -> str:
+    """A built-in workload, or module:factory."""
+    return Training(workload=name, batch=1).workload
 
 
 def make_runner(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from bench_runner.errors import LaunchError
+from bench_runner.errors import LaunchError, UsageError
 from bench_runner.launch_process import Supervised
 from bench_runner.processes import LAUNCH_ID_VARIABLE, process_table, send_signal
 
@@ -74,7 +74,8 @@ class WorldOutcome:
 @contextmanager
 def run_world(plan: WorldPlan) -> Iterator[tuple[WorldOutcome, Path]]:
     """Run the ranks to their end or to the deadline; the outcome, and the directory with what else they wrote, which
-    is removed when the context is left.  Raises LaunchError when nothing could be started."""
+    is removed when the context is left.  Raises LaunchError when nothing could be started, UsageError when a rank says
+    that a name or a value given by the user is wrong."""
     directory = Path(tempfile.mkdtemp(prefix="bench-runner-doctor-"))
     try:
         yield _run(plan, directory), directory
@@ -105,6 +106,9 @@ def _run(plan: WorldPlan, directory: Path) -> WorldOutcome:
     # At the deadline the ranks were ended by us, and what that made of their exit codes says nothing.
     exits = (read_json(directory / "exits.json") or {}) if ended else {}
     ranks = tuple(_rank_outcome(directory, rank, exits.get(str(rank))) for rank in range(plan.world_size))
+    for rank in ranks:
+        if (said := rank.last("usage")) is not None:
+            raise UsageError(str(said["error"]))
     log = _tail(directory / "agent.log")
     if ended and not any(rank.events for rank in ranks):
         raise LaunchError(f"the ranks could not be started: {last_line(log) or 'no word why'}")

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import torch
 
+from bench_runner.errors import UsageError
 from bench_runner.worker.doctor_program import call_factory, load_factory
 
 MOST_KEYS: Final = 100_000
@@ -188,7 +189,7 @@ def compare(state: dict[str, Any], factory_name: str) -> dict[str, Any]:
     """The checkpoint's keys and shapes against the model's, as they are and with wrapper prefixes taken off."""
     model = call_factory(load_factory(factory_name), 0, 1)
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"{factory_name} must return a torch.nn.Module, not {type(model).__name__}")
+        raise UsageError(f"{factory_name}: must return a torch.nn.Module, not {type(model).__name__}")
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     found = {str(name): tuple(tensor.shape) for name, tensor in state.items()}
     stripped = {strip_prefixes(name): shape for name, shape in found.items()}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench_runner.errors import UsageError
+from bench_runner.worker.factories import find_callable
 
 
 def load_factory(name: str) -> Callable[..., Any]:
@@ -24,11 +22,7 @@ def load_factory(name: str) -> Callable[..., Any]:
     else:
         sys.path.insert(0, str(Path.cwd()))
         module_name = place
-    module = importlib.import_module(module_name)
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UsageError(f"{name}: {module_name} ({module.__file__}) has no callable {attribute}")
-    return factory
+    return find_callable(name, module_name, attribute)
 
 
 def call_factory(factory: Callable[..., Any], rank: int, world_size: int) -> Any:

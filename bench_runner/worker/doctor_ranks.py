@@ -22,6 +22,8 @@ from typing import Any, Final
 import torch.distributed
 import torch.utils.data
 
+from bench_runner.errors import EXIT_USAGE, UsageError
+
 Say = Callable[..., None]
 AFTER_FAILURE_SECONDS: Final = 3.0
 """When one rank has failed the others get this long to fail or finish by themselves: what they say is evidence."""
@@ -90,6 +92,9 @@ def _rank(directory: Path, rank: int, world: dict[str, Any]) -> int:
             module = importlib.import_module(world["module"])
             module.run(rank, world, directory, say)
             code = 0
+        except UsageError as error:  # about a name or a value that the user gave: no fault that was looked for
+            say("usage", error=str(error)[:2000])
+            code = EXIT_USAGE
         except BaseException as error:  # noqa: BLE001 - whatever ended the rank is what the probe is to tell
             say("error", error=f"{type(error).__name__}: {error}"[:2000], traceback=traceback.format_exc()[-20000:])
             code = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from bench_runner.errors import UsageError
+from bench_runner.worker.factories import find_callable
 
 MakeBatch = Callable[[int, torch.device], tuple[Any, Any]]
 
@@ -134,15 +134,7 @@ def _from_factory(name: str) -> Workload:
     # As ``python -m`` does: the folder the user stands in comes first.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise UsageError(f"workload {name}: there is no module {error.name} on the Python path") from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        raise UsageError(f"workload {name}: module {module_name} has no function {attribute}")
+    factory = find_callable(f"workload {name}", module_name, attribute)
     made = factory()
     if not (isinstance(made, tuple) and len(made) == 3):
         raise UsageError(f"workload {name}: the factory must return (model, loss, batch), not {type(made).__name__}")

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bench_runner.doctor.checkpoint import CheckpointProbe, probe_checkpoint  # noqa: E402
+from bench_runner.errors import UsageError  # noqa: E402
 from bench_runner.worker import doctor_checkpoint  # noqa: E402
 from tests.integration.checkpoints import on_device  # noqa: E402
 
@@ -133,3 +134,12 @@ def test_model_that_cannot_be_made_is_told_beside_the_content(tmp_path: Path) ->
     assert probe.content is not None
     assert probe.error is not None
     assert "no weights today" in probe.error
+
+
+def test_wrong_name_of_a_model_is_wrong_usage(tmp_path: Path) -> None:
+    import sys
+
+    (tmp_path / "program.py").write_text(MODEL_FILE)
+    path = on_device(tmp_path / "a.pt", {"w": torch.ones(2)})
+    with pytest.raises(UsageError, match=r"has no function make_modle; it defines make_model, wrapped"):
+        probe_checkpoint(path, python=sys.executable, model=f"{tmp_path}/program.py:make_modle")

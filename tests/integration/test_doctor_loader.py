@@ -41,7 +41,6 @@ def test_stream_not_divided_by_its_workers(capsys: pytest.CaptureFixture[str]) -
         ("loaders.py:not_divided", 1, "overlap"),
         ("loaders.py:raises", 1, "error"),
         ("no_set_epoch.py:make_loader", 0, "same-order"),
-        ("no_set_epoch.py:nothing_here", 1, "error"),
     ],
 )
 def test_loader_gets_its_verdict(
@@ -57,3 +56,36 @@ def test_stuck_loader_ends_by_the_deadline_with_stacks(capsys: pytest.CaptureFix
     assert (code, document["fault"]) == (1, "not-finished")
     assert any("loaders.py" in line and "__iter__" in line for line in document["findings"][0]["evidence"])
     assert document["findings"][0]["evidence"][0].startswith("rank 0: 1 batches")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["loader", f"{FAULTY}/no_set_epoch.py:nothing_here"], ("no function nothing_here", "make_loader", "colon")),
+        (["loader", f"{FAULTY}/no_set_epoch.py:FAULTY"], ("no_set_epoch", "no function")),
+        (["loader", "no_such_module:make"], ("no module no_such_module", "PYTHONPATH")),
+        (["loader", "os:getpid", "--world-size", "1"], ("must return a DataLoader",)),
+        (["staged", "--workload", "no_such_module:make"], ("no module no_such_module",)),
+        (["staged", "--workload", "os:gone"], ("module os", "no function gone")),
+        (["staged", "--workload", "perceptron"], ("workload = 'perceptron'",)),
+        (["startup", "--workload", "os:gone", "--devices", "1"], ("module os", "no function gone")),
+    ],
+)
+def test_wrong_name_is_one_line_and_no_finding(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: tuple[str, ...]
+) -> None:
+    code = main(["doctor", *arguments])
+    said = capsys.readouterr()
+    assert code == 2
+    lines = said.err.strip().splitlines()
+    assert "Traceback" not in said.err
+    assert all(word in lines[-1] for word in words), lines[-1]
+    assert said.out == ""
+
+
+def test_what_the_users_module_raises_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "needs.py").write_text("import not_installed_anywhere\ndef make_loader():\n    return []\n")
+    code, document = doctor(capsys, f"{tmp_path}/needs.py:make_loader", "--world-size", "1")
+    assert (code, document["fault"]) == (1, "error")
+    assert any("not_installed_anywhere" in line for line in document["findings"][0]["evidence"])

@@ -1,6 +1,7 @@
 """``doctor startup`` over real processes, and its checks of values against a link that corrupts."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -41,11 +42,16 @@ def test_start_on_the_cpu_passes_every_stage(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
-def test_start_whose_factory_fails_is_named_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["doctor", "startup", "--devices", "1", "--workload", "no_such_module:make", "--json"]) == 1
+def test_start_whose_factory_fails_is_named_by_stage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fails_to_make.py").write_text("def make():\n    raise RuntimeError('no weights today')\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "startup", "--devices", "1", "--workload", "fails_to_make:make", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["fault"] == "one-sample"
-    assert "no_such_module" in document["findings"][-1]["message"]
+    assert "no weights today" in document["findings"][-1]["message"]
+    assert any("fails_to_make.py" in line for line in document["findings"][-1]["evidence"])
 
 
 def test_device_that_is_not_there_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
