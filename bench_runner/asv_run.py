@@ -21,7 +21,7 @@ from bench_runner.profile import Profile
 from bench_runner.spec import Collective, Strategy
 
 MACHINE_FILE_VERSION: Final = 1
-POLL_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.05
 DEADLINE_SECONDS: Final = 7 * 24 * 3600.0
 """asv's own; what it waits for has deadlines that are nearer."""
 SOME_FAILED: Final = 2
@@ -120,10 +120,13 @@ class AsvRun:
         names += ["energy_per_sample"] if self.capacity.kind == "cuda" else []
         return rf"(training\.Training\.track_({'|'.join(names)})|memory\.Memory\.track_{memory})"
 
-    def run(self, listen: Callable[[dict[str, Any]], None]) -> None:
+    def run(
+        self, listen: Callable[[dict[str, Any]], None], meanwhile: Callable[[Progress], None] | None = None
+    ) -> None:
         """Run asv under the supervisor, handing on the progress of its launches.
 
-        Raises LaunchError when asv itself failed, or saved nothing.
+        ``meanwhile`` is called once asv has been started; the progress that it gets has to be read on it.  Raises
+        LaunchError when asv itself failed, or saved nothing.
         """
         log, result = self.folder / "asv.log", self.folder / "asv-result.txt"
         result.unlink(missing_ok=True)
@@ -137,6 +140,8 @@ class AsvRun:
             [*supervised, *self.command()], cwd=self.root, env=environment, stdin=subprocess.DEVNULL
         )
         try:
+            if meanwhile is not None:
+                meanwhile(progress)
             while child.poll() is None:
                 time.sleep(POLL_SECONDS)
                 progress.read()

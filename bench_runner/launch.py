@@ -100,9 +100,9 @@ class LaunchPlan:
 
     @property
     def has_agent(self) -> bool:
-        """Whether torchrun starts the workers.  A single process that joins nobody is started without: importing
-        torch a second time, in the agent, would cost more than a second for nothing."""
-        return self.specs[0].strategy == "ddp"
+        """Whether torchrun starts the workers.  A process that is the only one is started without: importing torch a
+        second time, in the agent, would cost more than a second for nothing."""
+        return self.specs[0].strategy == "ddp" and self.specs[0].world_size > 1
 
     @property
     def ranks(self) -> range:

@@ -15,13 +15,15 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from filelock import FileLock, Timeout
 
 from bench_runner import store, suite
-from bench_runner.asv_run import AsvRun, register_machine
+from bench_runner.ahead import measure_ahead
+from bench_runner.asv_run import AsvRun, Progress, register_machine
 from bench_runner.capacity import Capacity, find_capacity, keep_capacity, with_devices
 from bench_runner.environment.install import locked_environment_available
 from bench_runner.errors import MeasuringError, SpecError, StoreError, UsageError
@@ -292,6 +294,7 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
     if not possible:
         return
     keep_capacity(folder / suite.CAPACITY_NAME, context.capacity)
+    listen = say_progress(say, len(possible) * request.launches)
     for index in range(request.launches):
         asv = AsvRun(
             root=request.root,
@@ -305,8 +308,16 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
             capacity=context.capacity,
             variables=_variables(request, context, folder, index),
         )
-        total = len(possible) * request.launches
-        asv.run(say_progress(say, total))
+        # In the locked environment asv may have to build first what the launches need.
+        alone = not locked and context.cluster is None
+        meanwhile = (
+            None if not alone else partial(_measure_ahead, replace(context, launch_index=index), folder, possible)
+        )
+        asv.run(listen, meanwhile)
+
+
+def _measure_ahead(context: Context, folder: Path, pairs: list[tuple[Strategy, int | str]], progress: Progress) -> None:
+    measure_ahead(context, folder, pairs, progress.read)
 
 
 def _variables(request: RunRequest, context: Context, folder: Path, index: int) -> dict[str, str]:

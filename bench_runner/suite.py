@@ -2,13 +2,15 @@
 
 asv runs every metric of every combination in a process of its own.  The first one that needs a (strategy, devices)
 launches it and leaves all values in the session's folder; the others read them there.  Plain ``asv run`` uses the
-working directory that asv shares between the benchmarks of one ``setup_cache``; ``bench-runner run`` names a folder.
+working directory that asv shares between the benchmarks of one ``setup_cache``; ``bench-runner run`` names a folder,
+and measures there itself (``bench_runner.ahead``) what asv's processes then find.
 Imports here are few: every one is paid in each of asv's processes.
 """
 
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import platform
@@ -46,17 +48,25 @@ OPTIONS_VARIABLE: Final = "BENCH_RUNNER_OPTIONS"
 ASV_TIMEOUT_SECONDS: Final = 6 * 3600.0
 """asv's own limit must never be the first to strike: launches have deadlines, and say what hung."""
 MOST_BLOCKS: Final = 10
+POLL_SECONDS: Final = 0.05
 CAPACITY_NAME: Final = "capacity.txt"
+VALUES_NAME: Final = "values.txt"
+LOCK_NAME: Final = "launch.lock"
 PROGRESS_NAME: Final = "progress.jsonl"
+ASKED_NAME: Final = "asked"
+"""In a launch's folder while asv waits for its values."""
 
 
-def _end_with_asv() -> None:
-    """asv's fork server would outlive an asv that was killed, waiting for ever."""
+def _prepare_fork_server() -> None:
+    """asv's fork server would outlive an asv that was killed, waiting for ever; and what it has imported, its forks
+    need not."""
     if Path(sys.argv[0]).name == "benchmark.py" and sys.argv[1:2] == ["run_server"]:
         die_with_parent()
+        for name in ("asv_runner.benchmarks.mark", "bench_runner.capacity", "bench_runner.plan"):
+            importlib.import_module(name)
 
 
-_end_with_asv()
+_prepare_fork_server()
 
 
 def profile_in_use() -> Profile:
@@ -146,8 +156,10 @@ class CollectiveMetrics(Launched):
 class Session:
     """The folder in which the launches of one ``asv run`` leave their values."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_progress: Callable[[], None] | None = None) -> None:
+        """``on_progress`` is called after each line that goes into the session's progress file."""
         self.folder = folder
+        self._on_progress = on_progress
 
     @staticmethod
     def here() -> Session:
@@ -240,21 +252,39 @@ class Session:
         """The values of every case under ``strategy`` on ``devices``; measured now if nobody has yet."""
         from bench_runner.plan import resolve_count
 
-        with _locked(self.folder / "launch.lock"):
-            count = resolve_count(devices, self._capacity())
-            folder = self.folder / f"launch-{launch_index()}" / f"{strategy}-{count}"
-            path = folder / "values.txt"
-            # Most processes come when all is measured: what the measurement needs is gathered for it alone.
-            if not path.exists():
-                self._measure(self.context(), strategy, count, folder, path)
-            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            return values
+        count = resolve_count(devices, self._capacity())
+        folder = self.launch_folder(strategy, count)
+        path = folder / VALUES_NAME
+        # Most processes come when all is measured: they wait for nobody, and gather nothing.
+        if not path.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / ASKED_NAME).touch()
+            die_with_parent()  # asv, killed, leaves its benchmark processes behind: a launch would go on in this one
+        # Whoever measures may begin the next launch before a process that sleeps on the lock could take it.
+        while not path.exists():
+            with _locked(self.folder / LOCK_NAME, wait=False) as taken:
+                if taken and not path.exists():
+                    self._measure(self.context(), strategy, count)
+            if not taken:
+                time.sleep(POLL_SECONDS)
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return values
 
-    def _measure(self, context: Context, strategy: Strategy, count: int | str, folder: Path, path: Path) -> None:
+    def measure_once(self, context: Context, strategy: Strategy, count: int | str) -> None:
+        """Measure every case under ``strategy`` on ``count`` devices unless that has been done."""
+        with _locked(self.folder / LOCK_NAME, wait=True):
+            if not (self.launch_folder(strategy, count, context.launch_index) / VALUES_NAME).exists():
+                self._measure(context, strategy, count)
+
+    def launch_folder(self, strategy: Strategy, count: int | str, index: int | None = None) -> Path:
+        """Where one launch has its files; ``index`` is the repeat, without it the one that asv was started for."""
+        return self.folder / f"launch-{launch_index() if index is None else index}" / f"{strategy}-{count}"
+
+    def _measure(self, context: Context, strategy: Strategy, count: int | str) -> None:
         from bench_runner.measure import measure
 
+        folder = self.launch_folder(strategy, count, context.launch_index)
         folder.mkdir(parents=True, exist_ok=True)
-        die_with_parent()  # asv, killed, leaves its benchmark processes behind; the launch ends with this one
         what = {"strategy": strategy, "devices": count, "launch": context.launch_index}
         self._progress({"event": "launch", **what})
         begin = time.monotonic()
@@ -268,22 +298,31 @@ class Session:
         outcomes = [record.outcome for record in records]
         summary = {"outcomes": outcomes, "seconds": round(time.monotonic() - begin, 1)}
         reasons = [record.reason for record in records if record.outcome in ("failed", "timeout")]
-        self._progress({"event": "done", **what, **summary, "reasons": reasons})
+        path = folder / VALUES_NAME
         temporary = path.with_name(path.name + ".new")
         temporary.write_text(json.dumps({r.spec.task.label: asv_case(r) for r in records}), encoding="utf-8")
         temporary.rename(path)
+        (folder / ASKED_NAME).unlink(missing_ok=True)
+        self._progress({"event": "done", **what, **summary, "reasons": reasons})
 
     def _progress(self, event: dict[str, Any]) -> None:
         with (self.folder / PROGRESS_NAME).open("a", encoding="utf-8") as file:
             file.write(json.dumps(event) + "\n")
+        if self._on_progress is not None:
+            self._on_progress()
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
+    """Whether the lock was to be had; always with ``wait``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
 
 
 @contextmanager

@@ -63,8 +63,8 @@ def test_a_port_of_the_users_own_is_the_rendezvous() -> None:
     assert "--rdzv-endpoint=127.0.0.1:29511" in command(plan(port=29511), Path())
 
 
-@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("data_parallel", 2)])
-def test_a_process_that_joins_nobody_needs_no_agent(strategy: str, devices: int) -> None:
+@pytest.mark.parametrize(("strategy", "devices"), [("single", 1), ("data_parallel", 2), ("ddp", 1)])
+def test_a_process_that_is_the_only_one_needs_no_agent(strategy: str, devices: int) -> None:
     assert command(plan(spec(strategy=strategy, device_count=devices)), Path("/runs/1")) == [
         "/env/bin/python",
         "-u",
@@ -72,10 +72,6 @@ def test_a_process_that_joins_nobody_needs_no_agent(strategy: str, devices: int)
         "bench_runner.worker",
         "/runs/1/launch.json",
     ]
-
-
-def test_ddp_with_one_rank_has_its_agent_and_group() -> None:
-    assert "--nproc-per-node=1" in command(plan(spec(device_count=1)), Path())
 
 
 def test_the_environment_on_a_cpu() -> None:

@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from bench_runner.worker.channel import Channel
 from bench_runner.worker.failures import classify
 
 EXIT_FAILED: Final = 1
+HELD_SECONDS_AT_MOST: Final = 30.0
 
 
 def main(arguments: list[str]) -> int:
@@ -84,6 +86,10 @@ def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
         "backend": group.backend,
         "settings": applied,
     }
+    if "held_by" in options:
+        folder, name = options["held_by"]
+        _hold(folder, name, ranks.rank)
+        group.barrier()
     for case in range(int(launch.get("first_case", 0)), len(specs)):
         progress.case = case
         channel.state("case", case)
@@ -102,6 +108,19 @@ def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
     channel.runtime(runtime.describe(device.kind))  # with what the cases loaded: the last one counts
     channel.state("leaving")
     group.leave()
+
+
+def _hold(folder: str, name: str, rank: int) -> None:
+    """Get ready while asv gets ready: import what the trainings will, and on rank 0 wait until asv waits for values.
+
+    It then leaves a file ``name`` in a folder below ``folder``.  Without an end to that wait, an asv that never comes
+    would be one more way to hang.
+    """
+    import torch._dynamo  # noqa: F401 - by the first optimizer and by DDP's constructor, a second and a half later
+
+    ends = time.monotonic() + HELD_SECONDS_AT_MOST
+    while rank == 0 and time.monotonic() < ends and not any(Path(folder).glob(f"*/{name}")):
+        time.sleep(0.05)
 
 
 def _report(error: BaseException, channel: Channel, case: int | None) -> None:

@@ -47,9 +47,12 @@ class Group:
         self.backend: str | None = None
         if wanted:
             self.backend = dist.get_default_backend_for_device(device.torch)
+            # A rank alone is started without torchrun, and so without a store to meet others at.
+            alone = ranks.world_size == 1 and "MASTER_ADDR" not in os.environ
+            meeting = {"store": dist.HashStore(), "rank": 0, "world_size": 1} if alone else {"init_method": "env://"}
             dist.init_process_group(
                 self.backend,
-                init_method="env://",
+                **meeting,
                 timeout=timedelta(seconds=timeout_seconds),
                 device_id=None if device.is_cpu else device.torch,
             )

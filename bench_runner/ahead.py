@@ -1,0 +1,42 @@
+"""The launches of a run, made by the run itself while asv gets ready and while it collects.
+
+asv takes seconds to start and to fetch values.  Each launch gets ready at the same time, is held before its first
+measurement until asv waits for its values, and measures undisturbed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench_runner.measure import Context
+from bench_runner.plan import plan
+from bench_runner.spec import Collective, Strategy
+from bench_runner.suite import ASKED_NAME, Session
+
+
+def in_asvs_order(context: Context, pairs: Sequence[tuple[Strategy, int | str]]) -> list[tuple[Strategy, int | str]]:
+    """The (strategy, device count) pairs as asv comes to them: its benchmarks by name, so collectives first."""
+
+    def has_collective(pair: tuple[Strategy, int | str]) -> bool:
+        cases = plan(context.profile, *pair, context.capacity, context.asked_devices)
+        return any(case.skip is None and isinstance(case.spec.task, Collective) for case in cases)
+
+    return sorted(pairs, key=lambda pair: not has_collective(pair))
+
+
+def measure_ahead(
+    context: Context, folder: Path, pairs: Sequence[tuple[Strategy, int | str]], on_progress: Callable[[], None]
+) -> None:
+    """Measure all pairs into the session's ``folder``, where asv's processes find the values.
+
+    Raises what ``measure`` raises; what was complete is stored.
+    """
+    session = Session(folder, on_progress)
+    waiting_room = session.launch_folder("single", 1, context.launch_index).parent
+    for left_over in waiting_room.glob(f"*/{ASKED_NAME}"):
+        left_over.unlink()  # by an earlier call that was broken off
+    held = replace(context, options={**context.options, "held_by": [str(waiting_room), ASKED_NAME]})
+    for strategy, count in in_asvs_order(context, pairs):
+        session.measure_once(held, strategy, count)
