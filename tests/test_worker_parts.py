@@ -272,3 +272,17 @@ print(json.dumps([applied, sorted(os.sched_getaffinity(0)), os.sched_getschedule
     assert (applied["scheduler"], batch) == ("batch", True)
     assert applied["oversubscribed"] is False
     assert os.sched_getscheduler(0) == os.SCHED_OTHER  # the test's own process is untouched
+
+
+@pytest.mark.parametrize(
+    ("text", "lacks_memory"),
+    [
+        ("could not create a primitive", True),
+        ("could not execute a primitive", True),
+        ("could not create a memory object", True),
+        ("could not convert string to float: 'primitive'", False),
+        ("mat1 and mat2 shapes cannot be multiplied", False),
+    ],
+)
+def test_onednn_without_memory_is_known_by_its_words(text: str, lacks_memory: bool) -> None:
+    assert find_batch._is_onednn_without_memory(RuntimeError(text)) is lacks_memory

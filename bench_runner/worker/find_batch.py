@@ -7,6 +7,7 @@ All ranks try the same batch and agree on the outcome after each trial.  A trial
 from __future__ import annotations
 
 import gc
+import re
 import resource
 import time
 from collections.abc import Callable
@@ -28,9 +29,11 @@ TRIAL_SECONDS_AT_MOST: Final = 5.0
 """A batch whose step takes longer than this is not doubled again."""
 
 
-_ONEDNN_OBJECTS: Final = ("primitive", "memory", "scratchpad")
-"""What oneDNN says it "could not create" or "could not execute" when its own allocation fails: it drops the reason.
-The same operations ran with one sample before, under the same limit, so memory is what is missing."""
+_ONEDNN_WITHOUT_MEMORY: Final = re.compile(
+    r"could not (create|execute|initialize) a [a-z ]*(primitive|memory|scratchpad)"
+)
+"""What oneDNN says when its own allocation fails: it drops the reason.  The same operations ran with one sample
+before, under the same limit, so memory is what is missing."""
 
 Trial = Literal["fits", "fails", "slow"]
 """``slow``: it fits, but so large a step takes too long to go on."""
@@ -121,5 +124,4 @@ def _trial(trainer: Trainer, samples: int) -> bool:
 
 
 def _is_onednn_without_memory(error: BaseException) -> bool:
-    text = str(error)
-    return text.startswith("could not ") and any(name in text for name in _ONEDNN_OBJECTS)
+    return _ONEDNN_WITHOUT_MEMORY.match(str(error)) is not None
