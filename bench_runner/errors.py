@@ -66,5 +66,9 @@ class EnvironmentBuildError(BenchRunnerError):
     """An environment could not be created, downloaded or read."""
 
 
+class NothingToJudgeError(BenchRunnerError):
+    """What was given can be read, and holds nothing that a verdict could rest on."""
+
+
 class StoreError(BenchRunnerError):
     """Results could not be written."""

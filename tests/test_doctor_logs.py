@@ -1,14 +1,17 @@
 """The doctor's reading of logs: recorded ones, made-up ones, damaged ones."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench_runner.cli import main
 from bench_runner.doctor.document import fault_of
 from bench_runner.doctor.log_rules import judge_logs
+from bench_runner.doctor.log_times import stamp_in
 from bench_runner.doctor.logfile import LogText, rank_in_name, read_log, text_log
 from bench_runner.doctor.logs import summarise
 from bench_runner.doctor.signatures import SIGNATURES, matching, signature_named
@@ -254,3 +257,133 @@ def test_any_bytes_are_read(tmp_path_factory: pytest.TempPathFactory, data: byte
     log = read_log(path, largest_bytes=largest)
     assert isinstance(log, LogText)
     assert judge_logs(summarise([log]))
+
+
+TRACE = """{at} ERROR training failed
+Traceback (most recent call last):
+  File "/srv/train/train.py", line {line}, in main
+    step()
+{error}
+"""
+
+
+def rank_log(rank: int, error: str, at: str = "", name: str | None = None) -> LogText:
+    text = TRACE.format(at=at, line=10 + rank, error=error)
+    return replace(text_log(name or f"logs/rank_{rank}.log", text), rank=rank)
+
+
+def judged_files(*logs: LogText, world_size: int | None = None) -> list[Finding]:
+    return judge_logs(summarise(logs), world_size=world_size)
+
+
+def test_every_ranks_first_error_is_told_and_the_first_in_time_named() -> None:
+    later = rank_log(0, "ValueError: zero", "2026-11-30 20:14:25,500")
+    first = rank_log(1, "KeyError: 'one'", "2026-11-30 20:14:25,100")
+    (finding,) = judged_files(later, first)
+    assert finding.message.startswith("rank 1 failed first: KeyError: 'one'; rank 0 has an error of its own")
+    assert any("rank 0, logs/rank_0.log:2: ValueError: zero" in line for line in finding.evidence)
+
+
+def test_without_times_no_order_is_made_up() -> None:
+    (finding,) = judged_files(rank_log(0, "ValueError: zero"), rank_log(1, "KeyError: 'one'"))
+    assert "first:" not in finding.message
+    assert "no times say which came first" in finding.message
+    assert any("KeyError" in line for line in finding.evidence)
+
+
+def test_launchers_times_order_what_the_lines_do_not() -> None:
+    report = text_log(
+        "torchrun.log",
+        "".join(
+            f"  time      : 2026-11-30_20:14:{second}\n  rank      : {rank} (local_rank: 0)\n  exitcode  : 1 (pid: 5)\n"
+            for rank, second in ((0, 30), (1, 20))
+        ),
+    )
+    findings = judged_files(rank_log(0, "ValueError: zero"), rank_log(1, "KeyError: 'one'"), report)
+    assert findings[0].message.startswith("rank 1 failed first")
+
+
+def test_error_of_another_rank_stands_beside_a_known_cause() -> None:
+    known = rank_log(0, "torch.OutOfMemoryError: CUDA out of memory.", "2026-11-30 20:14:25")
+    own = rank_log(1, "ValueError: one", "2026-11-30 20:14:20")
+    checks = [finding.check for finding in judged_files(known, own)]
+    assert checks == ["doctor.log.rank-died", "doctor.log.out-of-memory"]
+    late = rank_log(1, "ValueError: one", "2026-11-30 20:14:30")
+    assert [finding.check for finding in judged_files(known, late)] == checks[::-1]
+
+
+def test_rank_whose_log_is_not_here_is_named_and_not_accused() -> None:
+    lines = (LOGS / "nccl_straggler.log").read_text().splitlines()
+    files = [
+        replace(
+            text_log(f"rank_{rank}.log", "\n".join(line for line in lines if line.startswith(f"[rank{rank}]"))),
+            rank=rank,
+        )
+        for rank in (0, 1, 3)
+    ]
+    findings = judged_files(*files)
+    by_check = {finding.check: finding for finding in findings}
+    assert "rank 2 is not among these files" in by_check["doctor.log.ranks-not-here"].message
+    assert "doctor.log.straggler" not in by_check
+    assert "cannot be told" in by_check["doctor.log.hang-unexplained"].message
+
+
+def test_world_size_in_a_log_tells_that_the_last_ranks_are_not_here() -> None:
+    files = [replace(text_log(f"rank{r}.log", f"world_size=4, rank {r} begins"), rank=r) for r in (0, 1)]
+    findings = judged_files(*files)
+    assert [finding.status for finding in findings] == ["warn", "pass"]
+    assert "ranks 2, 3 are not among" in findings[0].message
+    assert judged_files(*files, world_size=2)[0].status == "pass"
+
+
+@pytest.mark.parametrize(
+    ("logs", "word"),
+    [
+        (
+            [rank_log(1, "E: x", name="a/rank1.log"), rank_log(1, "E: x", name="b/rank1.log"), rank_log(0, "E: x")],
+            "rank 1 has",
+        ),
+        (
+            [replace(text_log("rank_1.log", "[rank0]: a\n[rank0]: b"), rank=1), rank_log(0, "E: x")],
+            "lines are of rank 0",
+        ),
+        (
+            [replace(text_log(f"rank_{n}.log", f"world size: {n + 2}"), rank=n) for n in (0, 1)],
+            "names a world size of 2",
+        ),
+        ([replace(text_log(f"rank_{n}.log", "world size: 2"), rank=n) for n in (0, 1, 2)], "rank 2 cannot be"),
+    ],
+)
+def test_logs_that_contradict_each_other(logs: list[LogText], word: str) -> None:
+    (finding,) = [f for f in judged_files(*logs) if f.check == "doctor.log.ranks-conflict"]
+    assert any(word in line for line in finding.evidence)
+
+
+def test_streams_of_one_rank_are_no_conflict() -> None:
+    logs = [replace(text_log(f"attempt_0/{r}/{n}.log", "fine"), rank=r) for r in (0, 1) for n in ("stdout", "stderr")]
+    assert [finding.status for finding in judged_files(*logs)] == ["pass"]
+
+
+@pytest.mark.parametrize("data", [b"", b"\n \n", b"\x1f\x8b\x08" + bytes(range(256)), bytes(range(256)) * 8])
+def test_empty_and_binary_logs_are_no_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str], data: bytes) -> None:
+    path, other = tmp_path / "rank_0.log", tmp_path / "rank_1.log"
+    path.write_bytes(data)
+    assert main(["doctor", "log", str(path)]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "nothing to judge" in said.err
+    other.write_text("RuntimeError: Address already in use\n")
+    assert main(["doctor", "log", str(path), str(other), "--json"]) == 1
+    assert "doctor.log.nothing-to-judge" in capsys.readouterr().out
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=80))
+def test_any_text_has_a_time_or_none(text: str) -> None:
+    stamp = stamp_in(text)
+    assert stamp is None or len(stamp) == 3
+
+
+def test_times_of_the_usual_forms() -> None:
+    assert stamp_in("2026-11-30 20:14:25,500 INFO x") == stamp_in("2026-11-30T20:14:25.5") == (11, 30, 72865.5)
+    assert stamp_in("[E1104 09:13:20.612345678 ProcessGroupNCCL.cpp:633]") == (11, 4, 33200.612345678)

@@ -52,14 +52,17 @@ def log(
 
     Example: bench-runner doctor log logs/rank_*.log
     """
+    from bench_runner.doctor.log_ranks import judge_blank, require_something
     from bench_runner.doctor.log_rules import judge_logs
     from bench_runner.doctor.logfile import read_log
     from bench_runner.doctor.logs import summarise
     from bench_runner.doctor.sources import read_sources
 
     summary = summarise([read_log(path) for path in files])
+    require_something(summary)
     sources = read_sources(frame for error in summary.errors for frame in error.frames)
-    return _finish("log", judge_logs(summary, sources, world_size=world_size), as_json)
+    findings = [*judge_logs(summary, sources, world_size=world_size), *judge_blank(summary)]
+    return _finish("log", findings, as_json)
 
 
 def loader(

@@ -7,11 +7,12 @@ from typing import Final
 
 from bench_runner.doctor.desync import RankView, diagnose, rank_list, ranks_do
 from bench_runner.doctor.faults import fault_finding
-from bench_runner.doctor.logs import LoggedError, LogSummary, Match, NcclTimeout
+from bench_runner.doctor.log_errors import TERMINATED, died_findings
+from bench_runner.doctor.log_ranks import judge_ranks, ranks_not_here, world_size_of
+from bench_runner.doctor.logs import LogSummary, Match, NcclTimeout
 from bench_runner.doctor.stacks import wait_of
 from bench_runner.finding import Finding
 
-_TERMINATED: Final = -15
 _NO_SOURCES: Final[Mapping[str, str]] = {}
 
 
@@ -20,8 +21,7 @@ def judge_logs(
 ) -> list[Finding]:
     """The findings, causes before consequences.  ``sources``: file name to text, where the program is at hand."""
     causes = _causes(summary, probe)
-    died = _died(summary, probe, explained=any(finding.status == "fail" for finding in causes))
-    findings = causes + died
+    findings = died_findings(summary, probe, causes)
     if not any(finding.status == "fail" for finding in findings):
         findings = (
             _missing(summary, probe)
@@ -29,13 +29,15 @@ def judge_logs(
             or _late(summary, sources, world_size, probe)
         )
         findings += causes
+    findings += judge_ranks(summary, world_size, probe)
     if summary.skipped_bytes:
         findings.append(_skipped(summary, probe))
-    return findings or [_nothing(summary, probe)]
+    spoken = any(finding.status == "fail" or finding in causes for finding in findings)
+    return findings if spoken else [*findings, _nothing(summary, probe)]
 
 
 def _nothing(summary: LogSummary, probe: str) -> Finding:
-    message = f"no known fault in {len(summary.names)} log{'s' if len(summary.names) != 1 else ''}"
+    message = f"no known fault in {len(summary.sources)} log{'s' if len(summary.sources) != 1 else ''}"
     return Finding(check=f"doctor.{probe}.signatures", status="pass", message=message)
 
 
@@ -73,33 +75,6 @@ def _of_signature(matches: Sequence[Match], probe: str) -> Finding:
     )
 
 
-def _died(summary: LogSummary, probe: str, *, explained: bool) -> list[Finding]:
-    """The first error of a rank that is its own and not another's consequence, or a rank killed without one."""
-    if explained:
-        return []
-    own = [e for e in summary.errors if not e.of_launcher and not e.consequence]
-    if own:
-        first = own[0]
-        who = f"rank {first.rank}" if first.rank is not None else "a process"
-        return [
-            fault_finding(probe, "rank-died", f"{who} failed first: {first.error}", evidence=_traceback_lines(first))
-        ]
-    killed = {rank: code for rank, code in summary.exits.items() if code < 0 and code != _TERMINATED}
-    if killed:
-        rank, code = next(iter(sorted(killed.items())))
-        evidence = tuple(f"rank {r}: exit code {c}" for r, c in sorted(summary.exits.items()))
-        return [
-            fault_finding(
-                probe, "rank-died", f"rank {rank} was ended by signal {-code} without an error", evidence=evidence
-            )
-        ]
-    return []
-
-
-def _traceback_lines(error: LoggedError) -> tuple[str, ...]:
-    return (error.where, *(str(frame) for frame in error.frames[-8:]), error.error)
-
-
 def _missing(summary: LogSummary, probe: str) -> list[Finding]:
     if summary.joined is None or summary.joined[0] >= summary.joined[1]:
         return []
@@ -117,8 +92,9 @@ def _watchdog(summary: LogSummary, probe: str, world_size: int | None) -> list[F
     sequences = {timeout.sequence for timeout in timeouts}
     calls = {(timeout.operation, timeout.elements) for timeout in timeouts}
     ranks = [timeout.rank for timeout in timeouts]
-    expected = world_size if world_size is not None else _largest_rank(summary) + 1
+    expected = world_size_of(summary, world_size) or _largest_rank(summary) + 1
     silent = sorted(set(range(expected)) - set(ranks)) if expected <= 1 << 16 else []
+    absent = set(ranks_not_here(summary, world_size)) & set(silent)
     if len(sequences) > 1:
         behind = [timeout.rank for timeout in timeouts if timeout.sequence == min(sequences)]
         message = (
@@ -129,6 +105,9 @@ def _watchdog(summary: LogSummary, probe: str, world_size: int | None) -> list[F
     if len(calls) > 1:
         message = f"the ranks called different collectives as number {min(sequences)}"
         return [fault_finding(probe, "collective-mismatch", message, evidence=evidence)]
+    if absent:
+        message = f"which rank is behind cannot be told: the logs of {ranks_do(sorted(absent), 'is', 'are')} not here"
+        return [fault_finding(probe, "hang-unexplained", message, evidence=evidence)]
     if silent:
         message = f"{rank_list(silent)} never came to collective {min(sequences)}, in which {rank_list(ranks)} waited"
         return [fault_finding(probe, "straggler", message, evidence=evidence)]
@@ -161,9 +140,10 @@ def _late(summary: LogSummary, sources: Mapping[str, str], world_size: int | Non
         if error.rank is not None and error.rank not in views:
             wait = wait_of(tuple(reversed(error.frames)))
             views[error.rank] = RankView(rank=error.rank, condition="failed", wait=wait)
-    expected = world_size if world_size is not None else max(_largest_rank(summary) + 1, 2)
-    silent = [rank for rank in range(min(expected, 1 << 16)) if rank not in views]
-    still_there = [rank for rank in silent if summary.exits.get(rank) == _TERMINATED]
+    expected = world_size_of(summary, world_size) or max(_largest_rank(summary) + 1, 2)
+    absent = set(ranks_not_here(summary, world_size))
+    silent = [rank for rank in range(min(expected, 1 << 16)) if rank not in views and rank not in absent]
+    still_there = [rank for rank in silent if summary.exits.get(rank) == TERMINATED]
     lines = tuple(f"{error.where}: rank {error.rank}: {error.error[:200]}" for error in errors[:8])
     if still_there and len({view.wait.place for view in views.values() if view.wait}) == 1:
         message = f"{rank_list(still_there)} never came to the collective in which {rank_list(list(views))} waited"

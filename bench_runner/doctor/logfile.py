@@ -14,18 +14,33 @@ LARGEST_READ_BYTES: Final = 64 << 20
 """Of a longer file the first and the last half of this are read: first errors stand early, last words late."""
 
 _LONGEST_LINE_BYTES: Final = 16 << 10
-_RANK_IN_NAME: Final = re.compile(r"(?:^|[^a-z])rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_LOOKED_AT_BYTES: Final = 64 << 10
+_BINARY_SHARE: Final = 0.05
+_TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b\a")
+_MAGIC: Final = (
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ",
+    b"BZh",
+    b"\x7fELF",
+    b"\x89PNG",
+    b"\x80\x02",
+)
+_RANK_IN_NAME: Final = re.compile(r"(?<!node_)(?<!node-)(?<!node)(?:^|[^a-z])rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogText:
     """One log as text.  ``lines`` holds (line number from 1, text); ``skipped_bytes`` were left out in the middle, and
-    line numbers behind the gap are counted as if it held no line.  ``rank`` is the one the file's name gives."""
+    line numbers behind the gap are counted as if it held no line.  ``rank`` is the one the file's name gives.
+    ``binary``: it is no text at all, such as a compressed file."""
 
     name: str
     lines: tuple[tuple[int, str], ...]
     skipped_bytes: int = 0
     rank: int | None = None
+    binary: bool = False
 
 
 def read_log(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> LogText:
@@ -45,7 +60,17 @@ def read_log(path: Path, largest_bytes: int = LARGEST_READ_BYTES) -> LogText:
         lines=tuple(enumerate((line for part in parts for line in _lines(part)), start=1)),
         skipped_bytes=max(0, size - largest_bytes) if len(parts) > 1 else 0,
         rank=rank_in_name(path),
+        binary=is_binary(parts[0]),
     )
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether these bytes are no text in any encoding that keeps ASCII: a known archive, or many control characters."""
+    head = data[:_LOOKED_AT_BYTES]
+    if head.startswith(_MAGIC):
+        return True
+    controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
+    return controls > _BINARY_SHARE * len(head)
 
 
 def text_log(name: str, text: str) -> LogText:

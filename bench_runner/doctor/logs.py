@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Final
 
+from bench_runner.doctor.log_times import Stamp, stamp_before, stamp_in
 from bench_runner.doctor.logfile import LogText
 from bench_runner.doctor.signatures import Needles, Signature, matching, needles_in
 from bench_runner.doctor.stacks import Frame
@@ -22,6 +24,8 @@ _WATCHDOG: Final = re.compile(
 )
 _ENQUEUED: Final = re.compile(r"\[Rank (\d{1,6})\].{0,300}?last enqueued (?:NCCL )?work: (\d{1,18})")
 _JOINED: Final = re.compile(r"(\d{1,6})/(\d{1,6}) (?:clients|workers) joined")
+_WORLD_SIZE: Final = re.compile(r"(?:world[ _-]?size|WORLD_SIZE|\bnranks)\W{0,3}[= :]\W{0,2}(\d{1,6})\b", re.IGNORECASE)
+_REPORT_TIME: Final = re.compile(r"^\s+time\s+: (\S{19})")
 _REPORT_RANK: Final = re.compile(r"^\s+rank\s+: (\d{1,6}) \(local_rank")
 _REPORT_EXIT: Final = re.compile(r"^\s+exitcode\s+: (-?\d{1,6}) ")
 _SPAWN_SIGNAL: Final = re.compile(r"process (\d{1,6}) terminated with signal (SIG\w+)")
@@ -31,6 +35,7 @@ _CONSEQUENCE: Final = re.compile(
     r"|Broken pipe|ncclRemoteError|NCCL communicator was aborted|peer has closed|KeyboardInterrupt"
 )
 _CHUNK_LINES: Final = 256
+_LAST_LINES: Final = 10
 _MOST_FRAMES: Final = 200
 _MOST_KEPT: Final = 4096
 """Tracebacks, matches a signature: a job that fails for hours says the same again and again."""
@@ -38,23 +43,30 @@ _MOST_KEPT: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """A signature found; ``rank`` if the line or the file names one, ``count`` how many lines bore it."""
+    """A signature found; ``rank`` if the line or the file names one, ``count`` how many lines bore it, ``at`` when."""
 
     signature: Signature
     where: str
     text: str
     rank: int | None
     count: int = 1
+    at: Stamp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedError:
-    """One traceback; ``frames`` outermost first, as Python prints them."""
+    """One traceback; ``frames`` outermost first, as Python prints them; ``at`` when, as far as the log says it."""
 
     where: str
     rank: int | None
     error: str
     frames: tuple[Frame, ...]
+    at: Stamp | None = None
+
+    @property
+    def file(self) -> str:
+        """The log that it stands in."""
+        return self.where.rpartition(":")[0]
 
     @property
     def of_launcher(self) -> bool:
@@ -79,17 +91,33 @@ class NcclTimeout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogSource:
+    """One file.  ``rank``: the one its name gives; ``spoken``: those that its lines name in front; ``blank``: why there
+    is nothing in it to judge, None where there is.  ``world_size``: the largest that it names (groups have smaller
+    ones)."""
+
+    name: str
+    rank: int | None = None
+    spoken: frozenset[int] = frozenset()
+    blank: str | None = None
+    world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSummary:
     """All that the logs of one job say.  ``exits``: rank to the exit code the launcher reports (negative: a signal);
-    ``joined`` is (came, expected) of a rendezvous that waited in vain."""
+    ``joined`` is (came, expected) of a rendezvous that waited in vain; ``failed_at``: rank to the time that the
+    launcher gives its failure; ``last_lines`` of the last log that has any."""
 
     matches: tuple[Match, ...]
     errors: tuple[LoggedError, ...]
     timeouts: tuple[NcclTimeout, ...]
     exits: dict[int, int]
     joined: tuple[int, int] | None
-    names: tuple[str, ...]
+    sources: tuple[LogSource, ...]
     skipped_bytes: int
+    failed_at: Mapping[int, Stamp] = field(default_factory=dict)
+    last_lines: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -103,27 +131,43 @@ class _Reading:
     enqueued: dict[int, int] = field(default_factory=dict)
     exits: dict[int, int] = field(default_factory=dict)
     joined: tuple[int, int] | None = None
-    open: dict[int | None, tuple[str, list[Frame]]] = field(default_factory=dict)
+    open: dict[int | None, tuple[int, list[Frame]]] = field(default_factory=dict)
     spawned: int | None = None
     reported: int | None = None
+    reported_at: Stamp | None = None
+    spoken: set[int] = field(default_factory=set)
+    world_size: int | None = None
+    failed_at: dict[int, Stamp] = field(default_factory=dict)
 
 
 def summarise(logs: Sequence[LogText]) -> LogSummary:
     """Read all logs of one job together."""
     reading = _Reading()
+    sources: list[LogSource] = []
     for log in logs:
         reading.open.clear()
-        reading.spawned = reading.reported = None
+        reading.spoken = set()
+        reading.spawned = reading.reported = reading.reported_at = reading.world_size = None
         for start in range(0, len(log.lines), _CHUNK_LINES):
             chunk = log.lines[start : start + _CHUNK_LINES]
             # Most lines of a long log bear no signature: what none of many lines holds need not be sought in each.
-            needles = needles_in("\n".join(line for _, line in chunk))
+            text = "\n".join(line for _, line in chunk)
+            needles = needles_in(text)
+            sizes = [int(size) for size in _WORLD_SIZE.findall(text)]
+            reading.world_size = max([*sizes, reading.world_size or 0]) or None
             for number, line in chunk:
                 _read_line(reading, log, number, line, needles)
+        sources.append(
+            LogSource(
+                name=log.name,
+                rank=log.rank,
+                spoken=frozenset(reading.spoken),
+                blank=_blank_reason(log),
+                world_size=reading.world_size,
+            )
+        )
     matches = tuple(
-        Match(signature=m.signature, where=m.where, text=m.text, rank=m.rank, count=reading.counts[name])
-        for name, kept in reading.found.items()
-        for m in kept
+        replace(match, count=reading.counts[name]) for name, kept in reading.found.items() for match in kept
     )
     return LogSummary(
         matches=matches,
@@ -131,22 +175,29 @@ def summarise(logs: Sequence[LogText]) -> LogSummary:
         timeouts=tuple(_with_enqueued(reading.timeouts.values(), reading.enqueued)),
         exits=reading.exits,
         joined=reading.joined,
-        names=tuple(log.name for log in logs),
+        sources=tuple(sources),
         skipped_bytes=sum(log.skipped_bytes for log in logs),
+        failed_at=reading.failed_at,
+        last_lines=next((lines for log in reversed(logs) if (lines := _last_lines(log))), ()),
     )
 
 
+def _blank_reason(log: LogText) -> str | None:
+    if log.binary:
+        return "is binary, no text"
+    return None if any(line.strip() for _, line in log.lines) else "is empty"
+
+
+def _last_lines(log: LogText) -> tuple[str, ...]:
+    if log.binary:
+        return ()
+    lines = (line.rstrip()[:300] for _, line in reversed(log.lines) if line.strip())
+    return tuple(reversed(list(islice(lines, _LAST_LINES))))
+
+
 def _with_enqueued(timeouts: Iterable[NcclTimeout], enqueued: dict[int, int]) -> list[NcclTimeout]:
-    return [
-        NcclTimeout(
-            rank=t.rank,
-            sequence=t.sequence,
-            operation=t.operation,
-            elements=t.elements,
-            last_enqueued=enqueued.get(t.rank),
-        )
-        for t in sorted(timeouts, key=lambda timeout: timeout.rank)
-    ]
+    ordered = sorted(timeouts, key=lambda timeout: timeout.rank)
+    return [replace(timeout, last_enqueued=enqueued.get(timeout.rank)) for timeout in ordered]
 
 
 def _read_line(reading: _Reading, log: LogText, number: int, line: str, needles: Needles) -> None:
@@ -156,8 +207,9 @@ def _read_line(reading: _Reading, log: LogText, number: int, line: str, needles:
     prefix = _PREFIX.match(line)
     if prefix:
         rank = int(prefix[1] or prefix[2])
+        reading.spoken.add(rank)
         line = line[prefix.end() :]
-    _read_traceback(reading, log.name, number, line, rank)
+    _read_traceback(reading, log, number, line, rank)
     _read_launcher(reading, line)
     if "Rank " in line:
         _read_watchdog(reading, line)
@@ -165,12 +217,13 @@ def _read_line(reading: _Reading, log: LogText, number: int, line: str, needles:
         kept = reading.found.setdefault(signature.name, [])
         reading.counts[signature.name] = reading.counts.get(signature.name, 0) + 1
         if all(match.rank != rank for match in kept) and len(kept) < _MOST_KEPT:
-            kept.append(Match(signature=signature, where=f"{log.name}:{number}", text=line.strip()[:500], rank=rank))
+            where, at = f"{log.name}:{number}", stamp_before(log.lines, number)
+            kept.append(Match(signature=signature, where=where, text=line.strip()[:500], rank=rank, at=at))
 
 
-def _read_traceback(reading: _Reading, name: str, number: int, line: str, rank: int | None) -> None:
+def _read_traceback(reading: _Reading, log: LogText, number: int, line: str, rank: int | None) -> None:
     if line.startswith(_START):
-        reading.open[rank] = (f"{name}:{number}", [])
+        reading.open[rank] = (number, [])
         return
     if rank not in reading.open:
         return
@@ -185,14 +238,21 @@ def _read_traceback(reading: _Reading, name: str, number: int, line: str, rank: 
     del reading.open[rank]
     if len(reading.errors) < _MOST_KEPT:
         owner = rank if rank is not None else reading.spawned
-        reading.errors.append(LoggedError(where=began, rank=owner, error=line.strip()[:500], frames=tuple(frames)))
+        where, at = f"{log.name}:{began}", stamp_before(log.lines, began)
+        reading.errors.append(
+            LoggedError(where=where, rank=owner, error=line.strip()[:500], frames=tuple(frames), at=at)
+        )
 
 
 def _read_launcher(reading: _Reading, line: str) -> None:
     """torchrun's table of failures, and what torch.multiprocessing.spawn says of the rank that failed."""
     if line.startswith(" "):
-        if reported := _REPORT_RANK.match(line):
+        if began := _REPORT_TIME.match(line):
+            reading.reported_at = stamp_in(began[1])
+        elif reported := _REPORT_RANK.match(line):
             reading.reported = int(reported[1])
+            if reading.reported_at is not None:
+                reading.failed_at.setdefault(reading.reported, reading.reported_at)
         elif (code := _REPORT_EXIT.match(line)) and reading.reported is not None:
             reading.exits[reading.reported] = int(code[1])
     if "terminated with" in line:

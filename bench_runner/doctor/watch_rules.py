@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from bench_runner.doctor.desync import RankView, diagnose, ranks_do
@@ -15,6 +16,12 @@ from bench_runner.doctor.watch import WatchOutcome
 from bench_runner.finding import Finding
 
 _PROBE: Final = "watch"
+_SIGNAL_REMEDIES: Final[Mapping[int, str]] = {
+    9: "most often the kernel ended it for want of memory: `dmesg | grep -i -E 'killed process|oom'`, and the limits of"
+    " the container or the job",
+    11: "a native library crashed: `export PYTHONFAULTHANDLER=1` and run it again, for the line in which it did;"
+    " then `bench-runner verify`",
+}
 _STOPPED: Final = ("T", "t")
 
 
@@ -27,7 +34,7 @@ def judge_watch(outcome: WatchOutcome, log: LogSummary, sources: Mapping[str, st
         message = f"the job still runs after {outcome.seconds:.0f} s, and moves; the watch is over"
         return [*_spoken(said), Finding(check="doctor.watch.time-up", status="skip", message=message)]
     if outcome.exit_code:
-        return _failed(outcome, said)
+        return _failed(outcome, said, log)
     code = "" if outcome.exit_code is None else " with exit code 0"
     ended = Finding(
         check="doctor.watch.ended", status="pass", message=f"the job ended{code} after {outcome.seconds:.0f} s"
@@ -44,15 +51,24 @@ def _only_late(finding: Finding) -> bool:
     return finding.check.rpartition(".")[2] in ("gloo-timeout", "peer-gone", "collective-timeout", "hang-unexplained")
 
 
-def _failed(outcome: WatchOutcome, said: list[Finding]) -> list[Finding]:
+def _failed(outcome: WatchOutcome, said: list[Finding], log: LogSummary) -> list[Finding]:
     spoken = _spoken(said)
     if any(finding.status == "fail" for finding in spoken):
         return spoken
     code = outcome.exit_code or 0
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     message = f"the job ended with {how}, and its output names no cause"
-    evidence = tuple(_rank_line(rank) for rank in outcome.ranks if rank.exit_code)
-    return [*spoken, fault_finding(_PROBE, "rank-died", message, evidence=evidence)]
+    ranks = tuple(_rank_line(rank) for rank in outcome.ranks if rank.exit_code)
+    last = tuple(f"output: {line}" for line in log.last_lines) or ("the job wrote nothing",)
+    if code < 0:
+        remedy = _SIGNAL_REMEDIES.get(-code, f"find out who sends signal {-code}: the scheduler's log, `dmesg | tail`")
+    else:
+        remedy = (
+            f"look where the program leaves with {code} (sys.exit, os._exit), beginning at its last lines of output;"
+            " have it say why: `export PYTHONFAULTHANDLER=1 TORCH_DISTRIBUTED_DEBUG=INFO`, and run it again"
+        )
+    finding = fault_finding(_PROBE, "rank-died", message, expected="exit code 0", actual=how, evidence=(*ranks, *last))
+    return [*spoken, replace(finding, remedy=remedy)]
 
 
 def _rank_line(rank: RankProcess) -> str:

@@ -60,6 +60,9 @@ def test_job_that_fails_without_a_word() -> None:
     with job_environment() as environment:
         code, document, _ = watch(environment, "--", *python("raise SystemExit(7)"))
     assert (code, document["fault"], document["details"]["exit_code"]) == (1, "rank-died", 7)
+    (finding,) = document["findings"]
+    assert "leaves with 7" in finding["remedy"]
+    assert (finding["actual"], finding["evidence"][-1]) == ("exit code 7", "the job wrote nothing")
 
 
 @pytest.mark.parametrize("method", ["py-spy", "faulthandler"])
