@@ -12,18 +12,22 @@ from pathlib import Path
 
 from bench_runner.measure import Context
 from bench_runner.plan import plan
-from bench_runner.spec import Collective, Strategy
+from bench_runner.spec import Checkpoint, Collective, Strategy
 from bench_runner.suite import ASKED_NAME, Session
 
 
 def in_asvs_order(context: Context, pairs: Sequence[tuple[Strategy, int | str]]) -> list[tuple[Strategy, int | str]]:
-    """The (strategy, device count) pairs as asv comes to them: its benchmarks by name, so collectives first."""
+    """The (strategy, device count) pairs as asv comes to them: its benchmarks by name, so checkpoints first, then
+    collectives."""
 
-    def has_collective(pair: tuple[Strategy, int | str]) -> bool:
+    def place(pair: tuple[Strategy, int | str]) -> int:
         cases = plan(context.profile, *pair, context.capacity, context.asked_devices)
-        return any(case.skip is None and isinstance(case.spec.task, Collective) for case in cases)
+        tasks = [case.spec.task for case in cases if case.skip is None]
+        if any(isinstance(task, Checkpoint) for task in tasks):
+            return 0
+        return 1 if any(isinstance(task, Collective) for task in tasks) else 2
 
-    return sorted(pairs, key=lambda pair: not has_collective(pair))
+    return sorted(pairs, key=place)
 
 
 def measure_ahead(

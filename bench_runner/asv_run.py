@@ -18,7 +18,7 @@ from bench_runner.capacity import Capacity
 from bench_runner.errors import LaunchError, StoreError
 from bench_runner.plan import placed, plan
 from bench_runner.profile import Profile
-from bench_runner.spec import Collective, Strategy
+from bench_runner.spec import Checkpoint, Collective, Strategy
 
 MACHINE_FILE_VERSION: Final = 1
 POLL_SECONDS: Final = 0.05
@@ -107,6 +107,9 @@ class AsvRun:
                 if isinstance(case.spec.task, Collective):
                     sizes = "|".join(str(size) for size in case.spec.task.message_bytes)
                     found.append(rf"^collectives\..*\('{case.label}', {devices}, ({sizes})\)$")
+                elif isinstance(case.spec.task, Checkpoint):
+                    label = re.escape(repr(case.label))
+                    found.append(rf"^checkpoint\..*\('{strategy}', {devices}, {label}\)$")
                 else:
                     label = re.escape(repr(case.label))
                     found.append(rf"^{self._metrics(strategy)}\('{strategy}', {devices}, {label}\)$")

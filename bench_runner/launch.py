@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -27,7 +28,7 @@ from bench_runner.launch_verdict import CaseResult, case_results, settled_result
 from bench_runner.launch_watch import Limits, Stages, Stop, find_stop
 from bench_runner.processes import LAUNCH_ID_VARIABLE, rank_processes
 from bench_runner.rank_files import RankFile, rank_path
-from bench_runner.spec import RunSpec
+from bench_runner.spec import CHECKPOINT_FOLDER, RunSpec
 
 if TYPE_CHECKING:
     from bench_runner.nodes.cluster import Cluster
@@ -256,6 +257,7 @@ def _carry_out(
         if late:
             supervised.dump_stacks(has_agent=plan.has_agent)
         supervised.end(done=stop is not None and stop.kind == "done")
+    shutil.rmtree(directory / CHECKPOINT_FOLDER, ignore_errors=True)  # left by a rank that could not end in order
     remote = leader.end() if leader is not None else None
     for file in files:
         file.finish()

@@ -8,8 +8,8 @@ from typing import Final
 
 from bench_runner.capacity import Capacity
 from bench_runner.errors import SpecError
-from bench_runner.profile import DEVICE_COUNTS, CollectiveCase, Profile, TrainingCase
-from bench_runner.spec import Collective, RunSpec, Strategy, Training
+from bench_runner.profile import DEVICE_COUNTS, CheckpointCase, CollectiveCase, Profile, TrainingCase
+from bench_runner.spec import RunSpec, Strategy, Task
 
 _PLACEMENT: Final = re.compile(r"[1-9]\d{0,4}x[1-9]\d{0,4}")
 
@@ -98,7 +98,7 @@ def plan(
     """Every case of the profile under ``strategy`` on ``count`` devices (or a placement, see ``placed``), trainings
     first.
 
-    A collective belongs to ddp alone; under the other strategies it is no case at all.
+    A collective belongs to ddp alone, a checkpoint to single and ddp on one node; otherwise they are no case at all.
     """
     nodes, each = placed(count)
     whole = skip_reason(strategy, each, capacity, asked, nodes)
@@ -107,7 +107,18 @@ def plan(
     planned = [_training(case, profile, strategy, place, capacity, whole) for case in profile.training]
     if strategy == "ddp":
         planned += [_collective(case, profile, place, capacity, whole) for case in profile.collectives]
+    if strategy in ("single", "ddp") and place.nodes == 1:
+        planned += [_checkpoint(case, profile, strategy, place, capacity, whole) for case in profile.checkpoints]
     return tuple(planned)
+
+
+def _checkpoint(
+    case: CheckpointCase, profile: Profile, strategy: Strategy, place: _Place, capacity: Capacity, whole: str | None
+) -> Planned:
+    place = _Place(devices=1, nodes=1) if strategy == "single" else place
+    skip = whole or _kind_reason(case, capacity)
+    spec = _spec(case.checkpoint, profile, strategy, place, capacity, case.deadline_seconds)
+    return Planned(label=case.label, spec=spec, skip=skip)
 
 
 def _training(
@@ -141,7 +152,7 @@ def _collective(
 
 
 def _spec(
-    task: Training | Collective,
+    task: Task,
     profile: Profile,
     strategy: Strategy,
     place: _Place,
@@ -159,7 +170,7 @@ def _spec(
     )
 
 
-def _kind_reason(case: TrainingCase | CollectiveCase, capacity: Capacity) -> str | None:
+def _kind_reason(case: TrainingCase | CollectiveCase | CheckpointCase, capacity: Capacity) -> str | None:
     if case.device_kinds and capacity.kind not in case.device_kinds:
         return f"the profile measures it on {' and '.join(case.device_kinds)} only"
     return None

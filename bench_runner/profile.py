@@ -1,7 +1,7 @@
 """Profiles: what a run measures, as data.
 
-A profile is a TOML file with ``[[training]]`` and ``[[collective]]`` tables; docs/profiles.md lists the fields.  Light
-enough for asv's benchmark processes: the standard library alone.
+A profile is a TOML file with ``[[training]]``, ``[[collective]]`` and ``[[checkpoint]]`` tables; docs/profiles.md lists
+the fields.  Light enough for asv's benchmark processes: the standard library alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from bench_runner.errors import SpecError, StoreError, UnreadableError, UsageError
-from bench_runner.spec import STRATEGIES, Collective, DeviceKind, Strategy, Training
+from bench_runner.spec import STRATEGIES, Checkpoint, Collective, DeviceKind, Strategy, Training
 
 BUILT_IN: Final = ("quick", "standard", "full")
 FOLDER: Final = Path(__file__).parent / "profiles"
@@ -59,6 +59,19 @@ class CollectiveCase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCase:
+    """A checkpoint to measure."""
+
+    checkpoint: Checkpoint
+    device_kinds: tuple[DeviceKind, ...] = ()
+    deadline_seconds: float = 120.0
+
+    @property
+    def label(self) -> str:
+        return self.checkpoint.label
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
     """A named set of cases from the file ``source``.  ``devices``: counts asked for, ``None`` for the usual ones.
 
@@ -73,11 +86,12 @@ class Profile:
     seed: int = 0
     training: tuple[TrainingCase, ...] = ()
     collectives: tuple[CollectiveCase, ...] = ()
+    checkpoints: tuple[CheckpointCase, ...] = ()
     own_text: str | None = None
 
     @property
-    def cases(self) -> tuple[TrainingCase | CollectiveCase, ...]:
-        return (*self.training, *self.collectives)
+    def cases(self) -> tuple[TrainingCase | CollectiveCase | CheckpointCase, ...]:
+        return (*self.training, *self.collectives, *self.checkpoints)
 
 
 def load(name_or_path: str) -> Profile:
@@ -129,12 +143,14 @@ def parse(path: Path, name: str) -> Profile:
 
 
 def _profile(document: dict[str, Any], path: Path, name: str) -> Profile:
-    _only_known(document, {"description", "strategies", "devices", "seed", "training", "collective"}, "")
+    known = {"description", "strategies", "devices", "seed", "training", "collective", "checkpoint"}
+    _only_known(document, known, "")
     training = tuple(_training_case(table, i) for i, table in enumerate(_tables(document, "training")))
     collectives = tuple(_collective_case(table, i) for i, table in enumerate(_tables(document, "collective")))
-    if not training and not collectives:
+    checkpoints = tuple(_checkpoint_case(table, i) for i, table in enumerate(_tables(document, "checkpoint")))
+    if not training and not collectives and not checkpoints:
         raise SpecError("training", [], "the profile measures nothing: add a [[training]] or [[collective]] table")
-    labels = [*(case.label for case in training), *(case.label for case in collectives)]
+    labels = [*(c.label for c in training), *(c.label for c in collectives), *(c.label for c in checkpoints)]
     for label in labels:
         if labels.count(label) > 1:
             raise SpecError("training", label, "stands twice: two cases with the same settings cannot be told apart")
@@ -150,6 +166,7 @@ def _profile(document: dict[str, Any], path: Path, name: str) -> Profile:
         seed=seed,
         training=training,
         collectives=collectives,
+        checkpoints=checkpoints,
     )
 
 
@@ -232,6 +249,19 @@ def _collective_case(table: dict[str, Any], index: int) -> CollectiveCase:
     except SpecError as error:
         raise SpecError(f"{place}{error.field}", error.value, error.requirement) from error
     return CollectiveCase(collective=collective, cpu_message_bytes=cpu_sizes, **common)
+
+
+def _checkpoint_case(table: dict[str, Any], index: int) -> CheckpointCase:
+    place = f"checkpoint[{index}]."
+    _only_known(table, {field.name for field in fields(Checkpoint)} | _CASE_FIELDS, place)
+    settings = dict(table)
+    common = _common(settings, place)
+    if "workload" not in settings:
+        raise SpecError(f"{place}workload", None, "is missing")
+    try:
+        return CheckpointCase(checkpoint=Checkpoint(**settings), **common)
+    except SpecError as error:
+        raise SpecError(f"{place}{error.field}", error.value, error.requirement) from error
 
 
 def _sizes(value: object, field: str) -> tuple[int, ...]:

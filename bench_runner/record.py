@@ -33,6 +33,7 @@ Failure = Literal[
     "loss-not-finite",
     "deadline",
     "not-started",
+    "disk-full",
 ]
 Scheduler = Literal["batch", "other"]
 
@@ -77,7 +78,8 @@ class RankSamples:
     meanwhile (None: not every one of them has a counter).  ``collective_seconds`` maps the message size in bytes to
     call times.  ``wrong_values`` names the sizes whose result was wrong; no times are given for them.
     ``largest_batch`` is the largest per-device batch that fitted (``find_batch``), ``smallest_failing_batch`` the
-    smallest that did not.
+    smallest that did not.  ``save_seconds`` (rank 0 alone) and ``load_seconds`` are those of a checkpoint of
+    ``checkpoint_bytes`` in one file.
     """
 
     rank: int
@@ -101,6 +103,9 @@ class RankSamples:
     parameters: int | None = None
     largest_batch: int | None = None
     smallest_failing_batch: int | None = None
+    save_seconds: tuple[float, ...] = ()
+    load_seconds: tuple[float, ...] = ()
+    checkpoint_bytes: int | None = None
     memory: tuple[DeviceMemory, ...] = ()
     peak_rss_bytes: int | None = None
 

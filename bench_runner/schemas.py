@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from bench_runner.record import RECORD_SCHEMA
+from bench_runner.spec import TASKS
 from bench_runner.store import ProblemKind, record_adapter
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -23,8 +24,8 @@ def record_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = schema["$defs"]
     for part in (schema, *definitions.values()):
         _tidy(part)
-    for name, kind in (("Training", "training"), ("Collective", "collective")):
-        task = definitions[name]
+    for kind, known in TASKS.items():
+        task = definitions[known.__name__]
         task["properties"] = {"kind": {"const": kind}, **task["properties"]}
         task["required"] = ["kind", *task["required"]]
     del schema["properties"]["schema"]

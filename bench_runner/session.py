@@ -361,7 +361,9 @@ def _find_batches(context: Context, folder: Path, say: Say) -> None:
         for case in context.profile.training
     )
     unique = {case.label: case for case in trainings}
-    context = replace(context, profile=replace(context.profile, training=tuple(unique.values()), collectives=()))
+    context = replace(
+        context, profile=replace(context.profile, training=tuple(unique.values()), collectives=(), checkpoints=())
+    )
     for strategy, count, possible in combinations(context):
         done = folder / f"find-{strategy}-{count}"
         if done.exists():

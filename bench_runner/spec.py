@@ -25,6 +25,8 @@ TRANSFORMER_PRESETS: Final = ("tiny", "small", "124m")
 BUILT_IN_WORKLOADS: Final = ("mlp", *(f"transformer-{preset}" for preset in TRANSFORMER_PRESETS), "resnet50")
 FACTORY_PATTERN: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 LARGEST_SPEC_BYTES: Final = 1 << 20
+CHECKPOINT_FOLDER: Final = "checkpoint"
+"""Within a launch's directory, while a checkpoint is being measured."""
 
 
 def _require(condition: bool, field: str, value: object, requirement: str) -> None:
@@ -129,13 +131,42 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Save and load a training's state: rank 0 saves, every rank loads to its own device, ``repeats`` times.
+
+    ``batch`` samples a device go through the two steps before, which give the optimizer its state.
+    """
+
+    workload: str
+    repeats: int = 5
+    batch: int = 2
+
+    def __post_init__(self) -> None:
+        Training(workload=self.workload, batch=self.batch)
+        _require_count("repeats", self.repeats, 1)
+
+    @property
+    def label(self) -> str:
+        return f"checkpoint/{self.workload}"
+
+
+Task = Training | Collective | Checkpoint
+TASKS: Final[dict[str, type[Task]]] = {"training": Training, "collective": Collective, "checkpoint": Checkpoint}
+
+
+def task_kind(task: Task) -> str:
+    """The kind by which a stored task is told."""
+    return next(kind for kind, known in TASKS.items() if isinstance(task, known))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One measurement.  ``device_count`` counts over all ``nodes``; ``deadline_seconds`` is for this one alone."""
 
     strategy: Strategy
     device_kind: DeviceKind
     device_count: int
-    task: Training | Collective
+    task: Training | Collective | Checkpoint
     nodes: int = 1
     seed: int = 0
     deadline_seconds: float = 120.0
@@ -164,8 +195,12 @@ class RunSpec:
             _require(self.nodes == 1, "nodes", self.nodes, f"must be 1 for the strategy {self.strategy}")
         if isinstance(self.task, Training):
             self.task.per_device_batch(self.device_count)
-        else:
+        elif isinstance(self.task, Collective):
             _require(self.strategy == "ddp", "strategy", self.strategy, "a collective is measured under ddp")
+        else:
+            both = self.strategy in ("single", "ddp")
+            _require(both, "strategy", self.strategy, "a checkpoint is measured under single or ddp")
+            _require(self.nodes == 1, "nodes", self.nodes, "a checkpoint is measured on one node")
 
     @property
     def world_size(self) -> int:
@@ -178,9 +213,9 @@ class RunSpec:
         return f"{self.strategy}/{place}/{self.task.label}"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, with ``task.kind`` telling a training from a collective."""
+        """Plain values, with ``task.kind`` telling a training from a collective or a checkpoint."""
         document = asdict(self)
-        document["task"] = {"kind": "training" if isinstance(self.task, Training) else "collective", **document["task"]}
+        document["task"] = {"kind": task_kind(self.task), **document["task"]}
         return document
 
     @staticmethod
@@ -192,13 +227,12 @@ class RunSpec:
             raise SpecError("task", task, "must be an object with a kind")
         task = dict(task)
         kind = task.pop("kind", None)
-        if kind not in ("training", "collective"):
-            raise SpecError("task.kind", kind, "must be training or collective")
+        if not isinstance(kind, str) or kind not in TASKS:
+            raise SpecError("task.kind", kind, f"must be one of {', '.join(TASKS)}")
         try:
             if kind == "collective":
                 sizes = task.get("message_bytes", ())
                 task["message_bytes"] = tuple(sizes) if isinstance(sizes, list | tuple) else sizes
-                return RunSpec(task=Collective(**task), **fields)
-            return RunSpec(task=Training(**task), **fields)
+            return RunSpec(task=TASKS[kind](**task), **fields)
         except TypeError as error:
             raise SpecError("spec", sorted(document), str(error).removeprefix("RunSpec.__init__() ")) from error

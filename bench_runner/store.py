@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from bench_runner.errors import StoreError
 from bench_runner.record import RECORD_SCHEMA, RunRecord
-from bench_runner.spec import Training
+from bench_runner.spec import TASKS, task_kind
 
 RUNS_FOLDER: Final = "runs"
 BASELINES_FOLDER: Final = "baselines"
@@ -241,7 +241,7 @@ def parse_line(line: bytes) -> RunRecord:
         record = record_adapter().validate_json(line, strict=True)
     except ValidationError as error:
         raise LineProblem("invalid", _first_error(error, document)) from None
-    kind = "training" if isinstance(record.spec.task, Training) else "collective"
+    kind = task_kind(record.spec.task)
     stored_kind = document["spec"]["task"].get("kind")
     if stored_kind != kind:
         raise LineProblem("invalid", f"spec.task.kind is {stored_kind!r}, but its fields are those of a {kind}")
@@ -272,14 +272,18 @@ def _version(document: object) -> int:
     return version
 
 
+_TASK_NAMES: Final = frozenset(known.__name__ for known in TASKS.values())
+
+
 def _first_error(error: ValidationError, document: dict[str, Any]) -> str:
     """The first complaint in one line; of a task's, those about the kind it says it is."""
     spec = document.get("spec")
     task = spec.get("task") if isinstance(spec, dict) else None
-    other = "Collective" if isinstance(task, dict) and task.get("kind") == "training" else "Training"
+    kind = task.get("kind") if isinstance(task, dict) else None
+    others = {known.__name__ for name, known in TASKS.items() if name != kind}
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    chosen = next((e for e in errors if other not in e["loc"]), errors[0])
-    place = ".".join(str(part) for part in chosen["loc"] if part not in ("Training", "Collective"))
+    chosen = next((e for e in errors if not others & set(e["loc"])), errors[0])
+    place = ".".join(str(part) for part in chosen["loc"] if part not in _TASK_NAMES)
     return f"{place or 'record'}: {' '.join(chosen['msg'].removeprefix('Value error, ').split())[:300]}"
 
 

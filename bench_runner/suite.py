@@ -103,6 +103,12 @@ def training_parameters() -> list[str]:
     return list(dict.fromkeys(labels))
 
 
+def checkpoint_parameters() -> list[str]:
+    """The labels of all checkpoints of the built-in profiles, and behind them those of the profile in use."""
+    cases = [case for name in BUILT_IN for case in load(name).checkpoints]
+    return list(dict.fromkeys(case.label for case in (*cases, *profile_in_use().checkpoints)))
+
+
 def byte_parameters() -> list[int]:
     """The message sizes that asv knows, and behind them those of the profile in use."""
     sizes = list(MESSAGE_BYTES)
@@ -136,6 +142,12 @@ class TrainingMetrics(Launched):
     def value(self, metric: str, strategy: Strategy, devices: int | str, case: str) -> float | dict[str, Any]:
         """The metric's value in the form asv takes."""
         return Session.here().value(strategy, devices, case, metric)
+
+
+class CheckpointMetrics(TrainingMetrics):
+    """The same for checkpoints."""
+
+    params = (["single", "ddp"], device_parameters(), checkpoint_parameters())
 
 
 class CollectiveMetrics(Launched):

@@ -17,7 +17,7 @@ from typing import Any
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import Accelerator, MachineInfo
 from bench_runner.record import DeviceMemory, ProcessSettings, RankSamples, RunRecord
-from bench_runner.spec import Collective, RunSpec, Training
+from bench_runner.spec import Checkpoint, Collective, RunSpec, Training
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -180,6 +180,30 @@ def collective_record(
         for rank in range(devices)
     ]
     return record(collective_spec(devices, tuple(times), operation=operation), ranks, **changes)
+
+
+def checkpoint_record(
+    *,
+    strategy: str = "ddp",
+    devices: int = 2,
+    save_seconds: Sequence[float] = (0.2, 0.3, 0.4),
+    load_seconds: Sequence[Sequence[float]] | None = None,
+    **changes: Any,
+) -> RunRecord:
+    """A checkpoint; ``load_seconds`` has one series a rank."""
+    task = Checkpoint(workload="mlp", repeats=len(save_seconds))
+    spec = RunSpec(strategy=strategy, device_kind="cpu", device_count=devices, task=task)  # type: ignore[arg-type]
+    loads = load_seconds or [[0.1] * len(save_seconds)] * devices
+    ranks = [
+        rank_samples(
+            rank,
+            save_seconds=tuple(save_seconds) if rank == 0 else (),
+            load_seconds=tuple(series),
+            checkpoint_bytes=3 * MIB,
+        )
+        for rank, series in enumerate(loads)
+    ]
+    return record(spec, ranks, **changes)
 
 
 def failed_record(

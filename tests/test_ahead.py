@@ -4,6 +4,7 @@ import fcntl
 import json
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def context(folder: Path) -> Context:
 def test_launches_with_collectives_come_first_because_asv_sorts_its_benchmarks_by_name(tmp_path: Path) -> None:
     pairs: list[tuple[suite.Strategy, int | str]] = [("single", 1), ("ddp", 1), ("ddp", 2)]
     assert in_asvs_order(context(tmp_path), pairs) == [("ddp", 2), ("single", 1), ("ddp", 1)]
+
+
+def test_launches_with_checkpoints_come_before_those(tmp_path: Path) -> None:
+    pairs: list[tuple[suite.Strategy, int | str]] = [("data_parallel", 1), ("single", 1), ("ddp", 1), ("ddp", 2)]
+    standard = replace(context(tmp_path), profile=load("standard"))
+    assert in_asvs_order(standard, pairs) == [("single", 1), ("ddp", 1), ("ddp", 2), ("data_parallel", 1)]
 
 
 def session_with_values(folder: Path) -> suite.Session:

@@ -182,6 +182,7 @@ def test_headline_picks_size_and_largest_cell() -> None:
 def test_every_value_has_its_metric_in_the_table() -> None:
     records = [
         builders.collective_record(),
+        builders.checkpoint_record(),
         builders.training_record(
             rank_changes={
                 "memory": (builders.device_memory(),),
@@ -234,3 +235,13 @@ def test_quick_throughput_is_the_metric(series: list[list[float]]) -> None:
     assert metrics.throughput(record) == pytest.approx(value(record, "throughput"), rel=1e-12)
     assert metrics.throughput(builders.collective_record()) is None
     assert metrics.throughput(builders.failed_record()) is None
+
+
+def test_checkpoints_are_saved_by_rank_0_and_loaded_by_the_slowest() -> None:
+    record = builders.checkpoint_record(save_seconds=(0.2, 0.9, 0.3), load_seconds=[[0.1, 0.2, 0.3], [0.4, 0.5, 0.6]])
+    values = {value.metric: value for value in metric_values(record)}
+    assert (values["save_time"].value, values["load_time"].value) == (0.3, 0.5)
+    assert values["load_time"].series == (0.4, 0.5, 0.6)
+    assert values["checkpoint_size"].value == 3 * builders.MIB
+    assert "throughput" not in values
+    assert "latency" not in values

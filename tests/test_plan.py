@@ -7,7 +7,7 @@ import pytest
 from bench_runner.capacity import Capacity
 from bench_runner.plan import counts_to_run, placed, placements, plan, resolve_count, skip_reason
 from bench_runner.profile import Profile, TrainingCase, load
-from bench_runner.spec import Collective, Training
+from bench_runner.spec import Checkpoint, Collective, Training
 
 
 def cpu(count: int) -> Capacity:
@@ -60,6 +60,15 @@ def test_collectives_belong_to_ddp_and_need_two_ranks():
     by_label = {case.label: case for case in plan(quick, "ddp", 1, cpu(2))}
     assert by_label["all_reduce"].skip == "a collective needs at least two ranks"
     assert {case.label: case.skip for case in plan(quick, "ddp", 2, cpu(2))}["all_reduce"] is None
+
+
+def test_checkpoints_belong_to_single_and_ddp_on_one_node_and_not_to_the_quick_profile():
+    standard = load("standard")
+    for strategy, count, expected in (("single", 1, 2), ("ddp", 2, 2), ("data_parallel", 2, 0), ("ddp", "2x2", 0)):
+        planned = [c for c in plan(standard, strategy, count, cuda(2)) if isinstance(c.spec.task, Checkpoint)]
+        assert len(planned) == expected
+        assert all(case.skip is None for case in planned)
+    assert not load("quick").checkpoints
 
 
 def test_message_sizes_go_further_on_an_accelerator():

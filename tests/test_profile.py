@@ -50,6 +50,9 @@ def test_a_users_profile(tmp_path):
             operation = "broadcast"
             message_bytes = ["1 KiB", "2MiB", 12]
             cpu_message_bytes = [1024]
+            [[checkpoint]]
+            workload = "my_models:factory"
+            repeats = 2
             """,
         )
     )
@@ -59,6 +62,8 @@ def test_a_users_profile(tmp_path):
     assert profile.training[0].deadline_seconds == 30.0
     assert profile.collectives[0].collective.message_bytes == (12, KIB, 2 * MIB)
     assert profile.collectives[0].cpu_message_bytes == (KIB,)
+    assert profile.checkpoints[0].checkpoint.repeats == 2
+    assert profile.cases[-1].label == "checkpoint/my_models:factory"
 
 
 @pytest.mark.parametrize(
@@ -72,6 +77,9 @@ def test_a_users_profile(tmp_path):
         ('[[training]]\nworkload = "mlp"\nbatch = "8"', "training[0].batch"),
         ('[[collective]]\noperation = "all_reduce"\nmessage_bytes = ["1 KB"]', "collective[0].message_bytes"),
         ("[[collective]]\nmessage_bytes = [4]", "collective[0].operation"),
+        ("[[checkpoint]]\nrepeats = 2", "checkpoint[0].workload"),
+        ('[[checkpoint]]\nworkload = "mlp"\nrepeats = 0', "checkpoint[0].repeats"),
+        ('[[checkpoint]]\nworkload = "mlp"\nsaves = 3', "checkpoint[0].saves"),
         ('devices = [0]\n[[collective]]\noperation = "all_reduce"', "devices"),
         ('devices = "all"\n[[collective]]\noperation = "all_reduce"', "devices"),
         ('strategies = ["dpp"]\n[[collective]]\noperation = "all_reduce"', "strategies"),

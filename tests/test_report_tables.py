@@ -341,3 +341,11 @@ def test_what_was_not_read_of_a_device_is_no_number_and_no_sampling_is_no_table(
     assert set(row.values()) == {row["run"], "–"}
     nothing = SamplingSummary(not_sampled="library not found")
     assert not any("devices did" in t.title for t in one_section([single(0.1, sampling=nothing)]).tables)
+
+
+def test_checkpoints_are_a_table_for_each_workload() -> None:
+    records = [builders.checkpoint_record(strategy="single", devices=1), builders.checkpoint_record()]
+    (section,) = tables.sections(records)
+    (table,) = [table for table in section.tables if table.title == "Checkpoint: mlp"]
+    assert [row[:3] for row in table.rows] == [("single", "1", "3 MiB"), ("DDP", "2", "3 MiB")]
+    assert [row[3:5] for row in table.rows] == [("300 ms", "100 ms")] * 2

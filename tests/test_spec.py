@@ -10,6 +10,7 @@ from bench_runner.errors import SpecError
 from bench_runner.spec import (
     BUILT_IN_WORKLOADS,
     OPERATIONS,
+    Checkpoint,
     Collective,
     RunSpec,
     Training,
@@ -107,7 +108,18 @@ collectives = st.builds(
 )
 
 
-@given(task=st.one_of(trainings, collectives), devices=st.integers(1, 64), seed=st.integers(0, 1 << 31))
+checkpoints = st.builds(
+    Checkpoint, workload=st.sampled_from([*BUILT_IN_WORKLOADS, "my.module:factory"]), repeats=st.integers(1, 100)
+)
+
+
+@pytest.mark.parametrize("changes", [{"strategy": "data_parallel"}, {"device_count": 2, "nodes": 2}])
+def test_a_checkpoint_is_measured_under_single_and_ddp_on_one_node(changes):
+    with pytest.raises(SpecError, match="a checkpoint is measured"):
+        spec(task=Checkpoint(workload="mlp"), **changes)
+
+
+@given(task=st.one_of(trainings, collectives, checkpoints), devices=st.integers(1, 64), seed=st.integers(0, 1 << 31))
 def test_json_brings_back_the_same_spec(task, devices, seed):
     before = spec(task=task, device_count=devices, seed=seed)
     assert RunSpec.from_json(json.loads(json.dumps(before.to_json()))) == before

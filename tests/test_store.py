@@ -352,3 +352,8 @@ def test_a_stored_file_of_every_version_is_read_for_ever(version: int) -> None:
 
 def test_there_is_a_migration_for_every_older_version() -> None:
     assert sorted(store.MIGRATIONS) == list(range(store.OLDEST_VERSION, store.CURRENT_VERSION))
+
+
+def test_checkpoint_comes_back_as_it_was_stored(tmp_path: Path) -> None:
+    record = builders.checkpoint_record()
+    assert store.read_file(store.write([record], tmp_path, label="a")) == ([record], [])

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from bench_runner.analysis.metrics import METRICS, MetricValue, metric_values, quantile
 from bench_runner.record import Outcome, RunRecord
-from bench_runner.spec import Training
+from bench_runner.spec import Checkpoint, Training
 
 COMPARED: Final = (
     "throughput",
@@ -25,6 +25,9 @@ COMPARED: Final = (
     "process_used",
     "peak_rss",
     "largest_batch",
+    "save_time",
+    "load_time",
+    "checkpoint_size",
 )
 """Compared unless others are asked for.  Rates and percentiles that follow from these are left out: each further
 metric makes all of them harder to judge."""
@@ -37,7 +40,7 @@ SHARED_HOST_QUANTILE: Final = 0.25
 class CaseKey:
     """What was measured.  ``name`` is the workload, the operation, or asv's benchmark with its parameters."""
 
-    kind: Literal["training", "collective", "asv"]
+    kind: Literal["training", "collective", "checkpoint", "asv"]
     name: str
     strategy: str | None = None
     device_kind: str | None = None
@@ -129,6 +132,8 @@ def case_key(record: RunRecord) -> CaseKey:
             find_batch=spec.task.find_batch,
             **common,
         )
+    if isinstance(spec.task, Checkpoint):
+        return CaseKey(kind="checkpoint", name=spec.task.label, **common)
     return CaseKey(kind="collective", name=spec.task.operation, **common)
 
 

@@ -18,7 +18,7 @@ from bench_runner.analysis.efficiency import efficiencies
 from bench_runner.analysis.intervals import summarise
 from bench_runner.analysis.metrics import METRICS, MetricValue, metric_values
 from bench_runner.record import RunRecord
-from bench_runner.spec import Training
+from bench_runner.spec import Collective, Training
 from bench_runner.store import Problem, read_sources
 
 _TEXT: Final = "string"
@@ -128,7 +128,7 @@ def frame_of(records: Sequence[RunRecord], sources: Sequence[str] | None = None)
 
 def _rows_without_value(record: RunRecord) -> Iterable[dict[str, Any]]:
     """What a run did not give, with the reason: the run itself, or message sizes whose result was wrong."""
-    operation = None if isinstance(record.spec.task, Training) else record.spec.task.operation
+    operation = record.spec.task.operation if isinstance(record.spec.task, Collective) else None
     if record.outcome != "ok":
         yield {
             "operation": operation,
@@ -194,7 +194,7 @@ def _record_row(record: RunRecord, source: str) -> tuple[Any, ...]:
         spec.strategy,
         spec.device_count,
         spec.nodes,
-        task and task.workload,
+        None if isinstance(spec.task, Collective) else spec.task.workload,
         task and task.precision,
         task and task.scaling,
         task and task.data,

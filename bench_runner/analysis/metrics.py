@@ -13,7 +13,7 @@ from math import ceil, floor, fsum
 from typing import Final, Literal
 
 from bench_runner.record import DeviceMemory, RankSamples, RunRecord
-from bench_runner.spec import Operation, RunSpec, Training
+from bench_runner.spec import Checkpoint, Operation, RunSpec, Training
 
 Direction = Literal["higher", "lower", "none"]
 Statistic = Literal["mean", "median", "p10", "p90", "p99", "value"]
@@ -50,6 +50,7 @@ _PHASES = "the same, in a pass of its own with a synchronisation after each phas
 _CALLS = "the same, around each call"
 _LOOP = "CLOCK_MONOTONIC_RAW around all steps, against the clock of the steps"
 _LOOP_CLOCK = "CLOCK_MONOTONIC_RAW around all steps, for the least time that is needed"
+_HOST = "perf_counter around each call, the device synchronised at both ends"
 _NO_CLOCK = "none"
 _CELL = "each, on each device"
 _SLOWEST_SUM = "the rank with the largest sum of step times"
@@ -81,6 +82,9 @@ _TABLE: tuple[tuple[str, str, Direction, str, str, str], ...] = (
     ("process_used", "B", "lower", _NO_CLOCK, _CELL, "the driver's account of the process on the device"),
     ("device_used", "B", "lower", _NO_CLOCK, _CELL, "the driver's account of the whole device"),
     ("peak_rss", "B", "lower", _NO_CLOCK, "each", "peak resident memory of the process"),
+    ("save_time", "s", "lower", _HOST, "rank 0", "median save of a checkpoint to the disk"),
+    ("load_time", "s", "lower", _HOST, _SLOWEST, "median load of a checkpoint to the rank's device"),
+    ("checkpoint_size", "B", "lower", _NO_CLOCK, "rank 0", "the checkpoint's file"),
     ("largest_batch", "samples", "higher", _NO_CLOCK, "the smallest over ranks", "largest per-device batch that fits"),
 )  # fmt: skip
 
@@ -144,6 +148,8 @@ def metric_values(record: RunRecord) -> list[MetricValue]:
     values: list[MetricValue] = []
     if isinstance(record.spec.task, Training):
         values += _training(record.ranks, record.spec, record.spec.task)
+    elif isinstance(record.spec.task, Checkpoint):
+        values += _checkpoint(record.ranks)
     else:
         values += _collective(record.ranks, record.spec.task.operation, record.spec.device_count)
     values += memory_values(record.ranks)
@@ -218,6 +224,22 @@ def _rates(timed: Sequence[RankSamples], global_batch: int, devices: int) -> Ite
     yield MetricValue(metric="time_per_sample", value=step / global_batch, statistic="mean", series=per_sample)
     slowest = max((rank.step_seconds for rank in timed), key=median)
     yield MetricValue(metric="step_time", value=median(slowest), statistic="median", series=slowest)
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def _checkpoint(ranks: Sequence[RankSamples]) -> Iterator[MetricValue]:
+    for metric, series in (
+        ("save_time", [rank.save_seconds for rank in ranks if rank.save_seconds]),
+        ("load_time", [rank.load_seconds for rank in ranks if rank.load_seconds]),
+    ):
+        if series:
+            slowest = max(series, key=median)
+            yield MetricValue(metric=metric, value=median(slowest), statistic="median", series=slowest)
+    sizes = [rank.checkpoint_bytes for rank in ranks if rank.checkpoint_bytes is not None]
+    if sizes:
+        yield MetricValue(metric="checkpoint_size", value=float(sizes[0]))
 
 
 # --- collectives ------------------------------------------------------------------------------------------------

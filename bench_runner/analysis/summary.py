@@ -10,7 +10,7 @@ from typing import Final
 from bench_runner.analysis.efficiency import efficiencies
 from bench_runner.analysis.metrics import MetricValue, median, metric_values
 from bench_runner.record import RunRecord
-from bench_runner.spec import STRATEGIES, Operation, Training
+from bench_runner.spec import STRATEGIES, Checkpoint, Collective, Operation, Training
 
 NAN: Final = float("nan")
 
@@ -138,7 +138,7 @@ def collective_curves(records: Sequence[RunRecord]) -> dict[tuple[Operation, str
     curves: dict[tuple[Operation, str], dict[tuple[int, int], Group]] = defaultdict(dict)
     for record in records:
         task = record.spec.task
-        if record.outcome != "ok" or isinstance(task, Training):
+        if record.outcome != "ok" or not isinstance(task, Collective):
             continue
         setting = setting_of(record)
         over = f" across {setting.nodes} nodes" if setting.nodes > 1 else ""
@@ -151,3 +151,14 @@ def collective_curves(records: Sequence[RunRecord]) -> dict[tuple[Operation, str
             key = (size, setting.devices)
             curve.setdefault(key, Group(setting=setting)).add(record, values)
     return {key: dict(sorted(curves[key].items())) for key in sorted(curves)}
+
+
+def checkpoint_groups(records: Sequence[RunRecord]) -> dict[str, list[Group]]:
+    """Workload → launches of each setting, in ascending order."""
+    groups: dict[str, dict[Setting, Group]] = defaultdict(dict)
+    for record in records:
+        task = record.spec.task
+        if record.outcome == "ok" and isinstance(task, Checkpoint):
+            setting = setting_of(record)
+            groups[task.workload].setdefault(setting, Group(setting=setting)).add(record, metric_values(record))
+    return {name: sorted(groups[name].values(), key=lambda group: group.setting.order) for name in sorted(groups)}

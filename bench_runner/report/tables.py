@@ -15,7 +15,7 @@ from typing import Final
 from bench_runner.analysis.efficiency import DDP_ONE, SINGLE
 from bench_runner.analysis.node_scaling import node_scaling
 from bench_runner.analysis.step_gap import gap_line, gaps
-from bench_runner.analysis.summary import Case, Group, collective_curves, training_cases
+from bench_runner.analysis.summary import Case, Group, checkpoint_groups, collective_curves, training_cases
 from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.machine.info import MachineInfo
 from bench_runner.record import RunRecord
@@ -76,6 +76,7 @@ def _section(records: Sequence[RunRecord]) -> Section:
         tables=(
             *training_tables(training_cases(records)),
             *(collective_table(*name, curve) for name, curve in collective_curves(records).items()),
+            *(checkpoint_table(*named) for named in checkpoint_groups(records).items()),
             *([sampled] if sampled else []),
         ),
         step_gaps=tuple(step_gaps(records)),
@@ -272,6 +273,32 @@ def collective_table(operation: str, backend: str, curve: Mapping[tuple[int, int
         numeric=(True,) * 9,
         rows=tuple(rows),
         note=f"latency: mean over calls and ranks{unstable}",
+    )
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------
+
+
+def checkpoint_table(workload: str, groups: Sequence[Group]) -> Table:
+    rows = [
+        (
+            row_name(group, groups),
+            str(group.setting.devices),
+            formats.size(group.median("checkpoint_size")),
+            formats.seconds(group.median("save_time")),
+            formats.seconds(group.median("load_time")),
+            memory_cell(group),
+        )
+        for group in groups
+    ]
+    on_cpu = all(record.spec.device_kind == "cpu" for group in groups for record in group.records)
+    memory = "RSS per rank" if on_cpu else "memory per device"
+    return Table(
+        title=f"Checkpoint: {workload}",
+        columns=("strategy", "devices", "size", "save", "load", memory),
+        numeric=(False, *[True] * 5),
+        rows=tuple(rows),
+        note="rank 0 saves, with fsync; load: the slowest rank, from the page cache; memory: peak meanwhile",
     )
 
 

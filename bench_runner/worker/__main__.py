@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     channel.state("started")
     progress = Progress()
     try:
-        _run(launch, channel, progress)
+        _run(launch, path.parent, channel, progress)
     except BaseException as error:
         _report(error, channel, progress.case)
         if isinstance(error, KeyboardInterrupt | SystemExit):
@@ -51,7 +51,7 @@ class Progress:
     case: int | None = None
 
 
-def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
+def _run(launch: dict[str, Any], directory: Path, channel: Channel, progress: Progress) -> None:
     # Imported here so that the file above exists while torch is being imported: a hang in there has a name then.
 
     from bench_runner.spec import Collective, RunSpec
@@ -95,7 +95,7 @@ def _run(launch: dict[str, Any], channel: Channel, progress: Progress) -> None:
         channel.state("case", case)
         memory.start_case(device)
         try:
-            samples = carry_out(specs[case], device, group, options)
+            samples = carry_out(specs[case], device, group, options, directory)
         except WorkloadUnavailable as unavailable:
             channel.skipped(case, str(unavailable))
             continue

@@ -10,6 +10,14 @@ class LossNotFinite(Exception):
     """The loss became NaN or infinite: the work that was timed was not training."""
 
 
+class DiskFull(Exception):
+    """There is no room for a file that had to be written."""
+
+
+class WrongValues(Exception):
+    """What came back is not what was put in."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch (device or CPU allocator) or Python ran out of memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
@@ -25,6 +33,10 @@ def classify(error: BaseException) -> tuple[Failure, str]:
         return "out-of-memory", f"out of memory: {first_line}"
     if isinstance(error, LossNotFinite):
         return "loss-not-finite", first_line
+    if isinstance(error, DiskFull):
+        return "disk-full", f"no space left: {first_line}"
+    if isinstance(error, WrongValues):
+        return "wrong-values", first_line
     if isinstance(error, DeviceError):
         return "not-started", first_line
     if isinstance(error, SystemExit):

@@ -85,6 +85,24 @@ class Trainer:
         self.backward(self.forward(inputs, target))
         self.update()
 
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds: the model without its wrapper, so that it fits under every strategy."""
+        wrapped = isinstance(self.model, DataParallel | DistributedDataParallel)
+        module: nn.Module = self.model.module if wrapped else self.model
+        return {
+            "model": module.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "scaler": self._scaler.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state that ``state`` gave."""
+        wrapped = isinstance(self.model, DataParallel | DistributedDataParallel)
+        module: nn.Module = self.model.module if wrapped else self.model
+        module.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._scaler.load_state_dict(state["scaler"])
+
     def phases(self) -> list[float]:
         """One step with a synchronisation after each phase: seconds of data, forward, backward, optimizer."""
         marks = Marks(self.device, len(PHASES) + 1)
