@@ -93,7 +93,7 @@ HEAVY = {"torch", "pandas", "numpy", "rich", "pydantic", "scipy", "plotly"}
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        ("import benchmarks.training, benchmarks.memory, benchmarks.collectives", HEAVY),
+        ("import benchmarks.training, benchmarks.memory, benchmarks.collectives, benchmarks.checkpoint", HEAVY),
         ("import bench_runner", {*HEAVY, "typer"}),
         ("import bench_runner.cli; bench_runner.cli.build_app()", HEAVY),
         ("import bench_runner.measure", {"torch", "pandas", "rich", "plotly"}),
