@@ -23,7 +23,7 @@ from bench_runner.environment.info import EnvironmentInfo
 from bench_runner.environment.prefix import lock_path
 from bench_runner.environment.summary import describe as describe_environment
 from bench_runner.environment.summary import with_runtime
-from bench_runner.errors import UnreadableError
+from bench_runner.errors import LaunchError, UnreadableError
 from bench_runner.launch_verdict import CaseResult
 from bench_runner.machine.info import MachineInfo
 from bench_runner.machine.sampling import Sampler, SamplingSummary
@@ -67,8 +67,8 @@ def measure(context: Context, strategy: Strategy, count: int | str, folder: Path
 
     ``count`` is a number of devices, or 2x4 for four on each of two nodes.  ``folder`` takes the launch's files.  A
     measurement that is broken off stores the cases that were complete and leaves them in ``folder``; the next one for
-    the same folder measures the rest.  Raises LaunchError when no process could be started, StoreError when the records
-    could not be written.
+    the same folder measures the rest.  Raises LaunchError when no process could be started or a node was lost,
+    StoreError when the records could not be written.
     """
     known = _broken_off(folder)
     planned = plan(context.profile, strategy, count, context.capacity, context.asked_devices)
@@ -93,6 +93,7 @@ def measure(context: Context, strategy: Strategy, count: int | str, folder: Path
         with Sampler() if context.capacity.kind == "cuda" else nullcontext() as sampler:
             try:
                 launch.run(attempt, keep=results.append)
+                _require_all_nodes(results)
             except BaseException:
                 kept = [_measured(result, environment, shared, sampler) for result in results]
                 if kept:
@@ -103,6 +104,13 @@ def measure(context: Context, strategy: Strategy, count: int | str, folder: Path
     if records:
         store.write(records, context.results, label=label)
     return (*known.values(), *records)
+
+
+def _require_all_nodes(results: Sequence[CaseResult]) -> None:
+    """Raise LaunchError if a node was lost: nothing more can be measured over all of them, whoever goes on."""
+    lost = next((result for result in results if result.failure == "lost-node"), None)
+    if lost is not None:
+        raise LaunchError(f"{lost.reason}; the same command goes on from here")
 
 
 def _broken_off(folder: Path) -> dict[str, RunRecord]:

@@ -35,6 +35,7 @@ from bench_runner.machine.info import MachineInfo
 from bench_runner.measure import Context, measure
 from bench_runner.nodes.cluster import CLUSTER_VARIABLE, Cluster
 from bench_runner.nodes.hub import Hub
+from bench_runner.nodes.lost import without_lost
 from bench_runner.nodes.membership import Membership
 from bench_runner.plan import counts_to_run, placements, plan
 from bench_runner.profile import BUILT_IN, Profile
@@ -165,7 +166,7 @@ def _run(request: RunRequest, say: Say, hub: Hub | None) -> SessionResult:
         capacity=capacity,
         locked=locked,
         environment_reason=reason,
-        records=tuple(record for record in records if record.session_id == session_id),
+        records=without_lost([record for record in records if record.session_id == session_id]),
     )
 
 

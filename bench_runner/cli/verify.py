@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from bench_runner.cli import output
-from bench_runner.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE
+from bench_runner.errors import EXIT_FINDINGS, EXIT_OK, EXIT_USAGE, UsageError
 
 if TYPE_CHECKING:
     from bench_runner.environment.lockfile import Lock
@@ -42,6 +42,7 @@ def verify(
     only: Annotated[list[Part] | None, typer.Option(help="Verify this part alone; may be given several times.")] = None,
     quick: Annotated[bool, typer.Option("--quick/--full", help="Files by size and date, or each by its hash.")] = False,
     passed: Annotated[bool, typer.Option("--passed", help="List the passed checks too.")] = False,
+    one_line: Annotated[bool, typer.Option("--one-line", help="One line, fit for a prolog or a drain reason.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
     """Verify the environment against the lock, the machine, and the links between its devices.
@@ -54,7 +55,10 @@ def verify(
     Example: bench-runner verify --only environment --prefix /opt/bench --quick
     """
     from bench_runner.environment.lockcheck import STALE_CHECKS
-    from bench_runner.report.verification import verify_document, verify_text
+    from bench_runner.report.verification import verify_document, verify_line, verify_text
+
+    if one_line and as_json:
+        raise UsageError("--one-line and --json: choose one of the two")
 
     place, python = _place(prefix)
     parts = list(dict.fromkeys(only or Part))
@@ -72,6 +76,8 @@ def verify(
             groups[part.value], seconds[part.value] = _timed(part, str(python))
     if as_json:
         output.emit_json(verify_document(groups, subject, seconds))
+    elif one_line:
+        output.emit_text(verify_line(groups))
     else:
         output.emit_text(verify_text(groups, subject, passes=passed))
     failed = {finding.check for findings in groups.values() for finding in findings if finding.status == "fail"}
@@ -106,7 +112,7 @@ def _place(prefix: Path | None) -> tuple[Path, Path]:
     """The prefix to judge and its Python; by default the environment of the workers, else of this command."""
     import sys
 
-    from bench_runner.errors import LaunchError, UsageError, shortened
+    from bench_runner.errors import LaunchError, shortened
     from bench_runner.interpreter import find_worker_python
 
     if prefix is None:

@@ -11,6 +11,8 @@ from bench_runner.finding import Finding, Status, verdict
 MEASURED: Final = "links."
 """Checks whose message is a measurement: worth reading when they pass, too."""
 VERIFY_SCHEMA: Final = "bench-runner/verify/1"
+LONGEST_LINE: Final = 200
+"""A drain reason in Slurm is cut off not far behind this."""
 _ORDER: Final[tuple[Status, ...]] = ("fail", "warn", "skip", "pass")
 _HEADINGS: Final[Mapping[Status, str]] = {"fail": "FAILED", "warn": "WARNINGS", "skip": "SKIPPED", "pass": "PASSED"}
 
@@ -49,6 +51,20 @@ def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, A
             lines += _paragraph(finding)
     by_group = ", ".join(f"{name} {verdict(findings)}" for name, findings in groups.items())
     return "\n".join([*lines, "", f"verdict: {verdict(every)} ({by_group})"])
+
+
+def verify_line(groups: Mapping[str, Sequence[Finding]]) -> str:
+    """One line for a prolog, a health check or a drain reason: the verdict and the worst of it."""
+    every = [finding for findings in groups.values() for finding in findings]
+    found = verdict(every)
+    bad = [finding for finding in every if finding.status == found and found != "pass"]
+    if not bad:
+        return f"bench-runner verify: {found}: {len(every)} checks"
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    line = f"bench-runner verify: {found}: {bad[0].check}: "
+    text = " ".join(_printable(bad[0].message).split())
+    room = LONGEST_LINE - len(line) - len(more)
+    return line + (text if len(text) <= room else text[: max(room - 3, 0)] + "...") + more
 
 
 def _passed(findings: Sequence[Finding]) -> str:
