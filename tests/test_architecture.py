@@ -1,6 +1,7 @@
 """The wall and the layers, held by reading the imports of every module."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,19 @@ PACKAGE = ROOT / "bench_runner"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def imported(path: Path) -> set[str]:
+def without_types(tree: ast.AST) -> ast.AST:
+    """The tree less what is imported for the type checker alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    return tree
+
+
+def imported(path: Path, *, at_run_time: bool = False) -> set[str]:
     """Every module that a file imports, anywhere in it."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(without_types(tree) if at_run_time else tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -102,3 +112,19 @@ HEAVY = {"torch", "pandas", "numpy", "rich", "pydantic", "scipy", "plotly"}
 )
 def test_what_has_to_start_quickly_imports_little(statement, unwanted):
     assert loaded_by(statement) & unwanted == set()
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    modules = {module_name(path) for path in SOURCES}
+    graph = {module_name(path): imported(path, at_run_time=True) & modules - {module_name(path)} for path in SOURCES}
+    # Packages are imported along with each of their modules; what their __init__ holds is no way back.
+    for path in SOURCES:
+        if path.name == "__init__.py":
+            graph[module_name(path)] = set()
+    # Raises CycleError, naming the circle.
+    list(graphlib.TopologicalSorter(graph).static_order())
