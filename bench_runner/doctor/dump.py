@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from bench_runner.doctor.stacks import Frame
+from bench_runner.doctor.traces import PROGRAM, prepare_traces
 from bench_runner.processes import read_process, send_signal
 
 Method = Literal["py-spy", "faulthandler"]
@@ -28,12 +29,13 @@ _FAULTHANDLER_SECONDS: Final = 2.0
 _CAP_SYS_PTRACE: Final = 19
 _FRAME: Final = re.compile(r'  File "(.{1,4096}?)", line (\d{1,9}) in (.+)')
 _SITECUSTOMIZE: Final = '''\
-"""Put on PYTHONPATH by ``bench-runner doctor watch``: lets it ask this process for its stacks by a signal."""
+"""Put on PYTHONPATH by ``bench-runner doctor watch``: lets it ask this process for its stacks and its collectives."""
 import faulthandler, importlib.util, os, sys
 _directory = os.environ.get("{variable}")
 if _directory:
     _file = open(os.path.join(_directory, "stacks-%d.txt" % os.getpid()), "a", buffering=1)
     faulthandler.register({number}, file=_file, all_threads=True)
+{traces}
 _here = os.path.dirname(os.path.abspath(__file__))
 for _place in sys.path:
     _path = os.path.join(_place, "sitecustomize.py")
@@ -70,17 +72,18 @@ def best_method() -> Method:
     return "py-spy" if allowed and _py_spy() is not None else "faulthandler"
 
 
-def prepare_faulthandler(directory: Path, environ: Mapping[str, str]) -> dict[str, str]:
-    """What to add to a command's environment so that its Python processes write their stacks when they are asked."""
-    (directory / "sitecustomize.py").write_text(
-        _SITECUSTOMIZE.format(variable=STACKS_VARIABLE, number=int(STACKS_SIGNAL)), encoding="utf-8"
-    )
+def prepare_questions(directory: Path, environ: Mapping[str, str], method: Method) -> dict[str, str]:
+    """What to add to a command's environment so that its Python processes can be asked: for torch's flight recorder,
+    and for their stacks when the method is faulthandler."""
+    program = _SITECUSTOMIZE.format(variable=STACKS_VARIABLE, number=int(STACKS_SIGNAL), traces=PROGRAM)
+    (directory / "sitecustomize.py").write_text(program, encoding="utf-8")
     paths = [str(directory), *filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {STACKS_VARIABLE: str(directory), "PYTHONPATH": os.pathsep.join(paths)}
+    stacks = {STACKS_VARIABLE: str(directory)} if method == "faulthandler" else {}
+    return {**stacks, **prepare_traces(directory, environ), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def dump(pids: Sequence[int], method: Method, directory: Path | None = None) -> dict[int, Stack]:
-    """The stack of each process.  ``directory`` is the one given to ``prepare_faulthandler``."""
+    """The stack of each process.  ``directory`` is the one given to ``prepare_questions``."""
     if method == "py-spy":
         return {pid: _by_py_spy(pid) for pid in pids}
     return {pid: _by_faulthandler(pid, directory) for pid in pids}

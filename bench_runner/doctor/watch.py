@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench_runner.doctor.device_use import busiest_device_percent
-from bench_runner.doctor.dump import Method, Stack, dump, prepare_faulthandler
+from bench_runner.doctor.dump import Method, Stack, dump, prepare_questions
 from bench_runner.doctor.job import Job, RankProcess, cpu_seconds, exit_code_of, look
+from bench_runner.doctor.recorder import GroupTrace
 from bench_runner.doctor.stacks import wait_of
+from bench_runner.doctor.traces import ask_for_traces
 from bench_runner.errors import LaunchError, UsageError
 from bench_runner.processes import adopt_orphans, read_process
 
@@ -59,8 +61,9 @@ class WatchPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOutcome:
-    """``ranks`` are all that were ever seen, with their last state (``X``: gone); ``stacks`` are by PID, only of a
-    hang.  ``exit_code`` is the command's (negative: a signal), None while it runs or where the kernel does not tell."""
+    """``ranks`` are all that were ever seen, with their last state (``X``: gone); ``stacks`` are by PID, ``traces`` of
+    the flight recorder by rank, both only of a hang.  ``exit_code`` is the command's (negative: a signal), None while
+    it runs or where the kernel does not tell."""
 
     ended: Ended
     exit_code: int | None
@@ -73,6 +76,7 @@ class WatchOutcome:
     method: Method
     root: int
     device_percent: float | None = None
+    traces: dict[int, dict[str, GroupTrace]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -92,9 +96,7 @@ class _Progress:
 def start(plan: WatchPlan, directory: Path, method: Method) -> tuple[subprocess.Popen[bytes], Path]:
     """Start the command in a session of its own, with its output in a file; the process and the file."""
     path = plan.output or directory / "output.log"
-    environment = dict(os.environ)
-    if method == "faulthandler":
-        environment |= prepare_faulthandler(directory, environment)
+    environment = {**os.environ, **prepare_questions(directory, os.environ, method)}
     adopt_orphans()  # what the job's processes leave behind stays below this one, and is seen
     try:
         with path.open("wb") as file:
@@ -150,7 +152,7 @@ class Watch:
                 looked_at = now
             stacks = self._hang(job, now)
             if stacks is not None:
-                return self._outcome("hang", None, stacks)
+                return self._outcome("hang", None, stacks, ask_for_traces(job.ranks, self._directory))
             if now - self._began > self._plan.max_seconds:
                 return self._outcome("time-up", None, {})
             time.sleep(POLL_SECONDS)
@@ -229,7 +231,13 @@ class Watch:
         waiting = any(wait_of(stacks[rank.pid].frames).kind in _WAITS for rank in job.ranks if rank.pid in stacks)
         return stacks if waiting and len(progress.stacks) >= _SAME_STACKS else None
 
-    def _outcome(self, ended: Ended, exit_code: int | None, stacks: dict[int, Stack]) -> WatchOutcome:
+    def _outcome(
+        self,
+        ended: Ended,
+        exit_code: int | None,
+        stacks: dict[int, Stack],
+        traces: dict[int, dict[str, GroupTrace]] | None = None,
+    ) -> WatchOutcome:
         return WatchOutcome(
             ended=ended,
             exit_code=exit_code,
@@ -242,4 +250,5 @@ class Watch:
             method=self._method,
             root=self._root,
             device_percent=self._device,
+            traces=traces or {},
         )

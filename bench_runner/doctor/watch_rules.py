@@ -11,6 +11,7 @@ from bench_runner.doctor.faults import fault_finding
 from bench_runner.doctor.job import RankProcess
 from bench_runner.doctor.log_rules import judge_logs
 from bench_runner.doctor.logs import LogSummary
+from bench_runner.doctor.recorder import compare_traces
 from bench_runner.doctor.stacks import wait_of
 from bench_runner.doctor.watch import WatchOutcome
 from bench_runner.finding import Finding
@@ -104,8 +105,15 @@ def _hang(outcome: WatchOutcome, log: LogSummary, sources: Mapping[str, str]) ->
         if rank.pid in outcome.stacks and outcome.stacks[rank.pid].problem
     )
     found = diagnose(views, sources, world_size=outcome.world_size, evidence=problems)
-    message = f"nothing moved for {outcome.quiet_seconds:.0f} s: {found.message}"
-    finding = fault_finding(_PROBE, found.fault, message, evidence=found.evidence)
+    fault, message, evidence = found.fault, found.message, found.evidence
+    parted = compare_traces(outcome.traces)
+    if parted is not None:
+        # Ranks that stand in the same line may do so in different steps: then the recorder knows better.
+        fault = parted.fault if fault in ("hang-unexplained", "device-or-link") else fault
+        message = f"{message}; by torch's flight recorder {parted.message}"
+        evidence = (*evidence, *parted.evidence)
+    message = f"nothing moved for {outcome.quiet_seconds:.0f} s: {message}"
+    finding = fault_finding(_PROBE, fault, message, evidence=evidence)
     return [finding, *(f for f in said if f.status == "warn")]
 
 

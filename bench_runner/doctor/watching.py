@@ -54,8 +54,7 @@ def watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[
         root = process.pid if process is not None else plan.pid or 0
         outcome = Watch(plan, method, directory, root, process, output, _by_lines(note)).run()
         findings, details = _judge(outcome)
-        runs_on = outcome.ended != "exit" and not plan.kill and process is not None
-        keep = runs_on and (plan.output is None or method == "faulthandler")  # the job still writes there
+        keep = outcome.ended != "exit" and not plan.kill and process is not None  # the job still uses what is there
         if outcome.ended != "exit" and plan.kill:
             end_job(root, process)
     except KeyboardInterrupt:
