@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench_runner.doctor.document import fault_of
-from bench_runner.doctor.startup import StartupReport, Trial, TrialOutcome, plan_startup, stages_of
+from bench_runner.doctor.startup import StartupReport, Trial, TrialOutcome, plan_startup, rerun_variables, stages_of
 from bench_runner.doctor.startup_rules import judge_startup
 from bench_runner.doctor.startup_run import require_device_kind, summarise_trial
 from bench_runner.doctor.world import RankOutcome, WorldOutcome
 from bench_runner.errors import SpecError
+from bench_runner.machine.network import Interface, Network, usable_interfaces
 
 PASSED = TrialOutcome(seconds=1.0)
 HANGS = TrialOutcome(failure="hang", phase="collective", detail="not done after 60 s", seconds=60.0)
@@ -83,6 +84,33 @@ def test_what_has_to_be_off_names_the_cause(passes_with: str, cause: str, reruns
     assert len(report.reruns) == reruns
     assert checks(report)[cause] == "fail"
     assert tried[-1].devices == (0, 1)
+
+
+def test_every_interface_that_is_up_is_tried_and_the_one_that_works_is_named() -> None:
+    run, tried = runner(lambda trial: len(trial.devices) > 1 and trial.variables.get("NCCL_SOCKET_IFNAME") != "=eth1")
+    report = plan_startup(2, 32, run, rerun=True, interfaces=("ib0", "eth1", "eth2"))
+    assert [trial.interface for trial in tried[-2:]] == ["ib0", "eth1"]
+    cause = judge_startup(report)[-1]
+    assert (cause.check, "pass only over the interface eth1" in cause.message) == ("doctor.startup.interface", True)
+    assert cause.remedy is not None
+    assert "export NCCL_SOCKET_IFNAME=eth1" in cause.remedy
+    assert any(line.startswith("devices 0, 1 over the interface ib0: hang") for line in cause.evidence)
+
+
+def test_loopback_is_the_last_interface() -> None:
+    assert [v.get("NCCL_SOCKET_IFNAME") for _, v in rerun_variables(("eth0",))] == [None, None, "=eth0", "=lo"]
+
+
+def test_interfaces_are_those_that_are_up_the_fastest_first() -> None:
+    interfaces = (
+        Interface(name="lo", state="unknown"),
+        Interface(name="down0", state="down", speed_mbps=100_000),
+        Interface(name="eth0", state="up", speed_mbps=1000),
+        Interface(name="veth1", state="up"),
+        Interface(name="ib0", state="up", speed_mbps=200_000),
+    )
+    assert usable_interfaces(Network(interfaces=interfaces)) == ("ib0", "eth0", "veth1")
+    assert usable_interfaces(Network(interfaces=None)) == ()
 
 
 def test_failure_that_stays_has_no_cause_invented() -> None:

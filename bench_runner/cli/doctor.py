@@ -170,6 +170,7 @@ def startup(
     from bench_runner.doctor.startup import plan_startup
     from bench_runner.doctor.startup_rules import judge_startup
     from bench_runner.doctor.startup_run import make_runner, require_device_kind, require_workload
+    from bench_runner.machine.network import read_network, usable_interfaces
 
     runner = make_runner(
         device_kind=require_device_kind(device),
@@ -178,12 +179,14 @@ def startup(
         deadline_seconds=deadline,
         note=printer.note,
     )
-    report = plan_startup(devices, batch, runner, rerun=device == "cuda")
+    interfaces = usable_interfaces(read_network()) if device == "cuda" else ()
+    report = plan_startup(devices, batch, runner, rerun=device == "cuda", interfaces=interfaces)
     tried = [
         {
             "stage": t.stage,
             "devices": list(t.devices),
             "switched_off": t.switched_off,
+            "interface": t.interface,
             "failure": o.failure,
             "phase": o.phase,
         }

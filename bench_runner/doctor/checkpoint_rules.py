@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from bench_runner.doctor.checkpoint import CheckpointProbe
+from bench_runner.doctor.faults import probe_finding
 from bench_runner.doctor.signatures import signature_named
-from bench_runner.finding import Finding, Status
+from bench_runner.finding import Finding
 
 _MIB: Final = 1 << 20
 _PREFIXES: Final = ("module.", "_orig_mod.")
@@ -21,6 +23,7 @@ _READ_REMEDY: Final = {
         "state_dict()s and plain values instead of whole objects"
     ),
 }
+_finding = partial(probe_finding, "checkpoint")
 
 
 def judge_checkpoint(probe: CheckpointProbe) -> list[Finding]:
@@ -38,27 +41,6 @@ def judge_checkpoint(probe: CheckpointProbe) -> list[Finding]:
         remedy = "see to the model's factory, or to the memory of this machine"
         findings.append(_finding("error", "fail", f"{probe.path}: {probe.error}", remedy=remedy))
     return findings
-
-
-def _finding(
-    name: str,
-    status: Status,
-    message: str,
-    *,
-    evidence: tuple[str, ...] = (),
-    remedy: str | None = None,
-    expected: str | None = None,
-    actual: str | None = None,
-) -> Finding:
-    return Finding(
-        check=f"doctor.checkpoint.{name}",
-        status=status,
-        message=message,
-        evidence=evidence,
-        remedy=remedy,
-        expected=expected,
-        actual=actual,
-    )
 
 
 def _content(content: dict[str, Any], _model: dict[str, Any] | None) -> list[Finding]:

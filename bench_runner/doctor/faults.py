@@ -97,6 +97,29 @@ FAULTS: Final = {
 }
 
 
+def probe_finding(
+    probe: str,
+    name: str,
+    status: Status,
+    message: str,
+    *,
+    expected: str | None = None,
+    actual: str | None = None,
+    evidence: tuple[str, ...] = (),
+    remedy: str | None = None,
+) -> Finding:
+    """A finding ``doctor.<probe>.<name>``."""
+    return Finding(
+        check=f"doctor.{probe}.{name}",
+        status=status,
+        message=message,
+        expected=expected,
+        actual=actual,
+        evidence=evidence,
+        remedy=remedy,
+    )
+
+
 def fault_finding(
     probe: str,
     name: str,
@@ -107,13 +130,8 @@ def fault_finding(
     actual: str | None = None,
     evidence: tuple[str, ...] = (),
 ) -> Finding:
-    """A finding ``doctor.<probe>.<name>`` with the fault's own remedy; KeyError for a fault not in the table."""
-    return Finding(
-        check=f"doctor.{probe}.{name}",
-        status=status,
-        message=message,
-        expected=expected,
-        actual=actual,
-        evidence=evidence,
-        remedy=FAULTS[name].remedy,
+    """The same with the fault's own remedy; KeyError for a fault not in the table."""
+    remedy = FAULTS[name].remedy
+    return probe_finding(
+        probe, name, status, message, expected=expected, actual=actual, evidence=evidence, remedy=remedy
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from bench_runner.finding import Finding, Status
+from bench_runner.doctor.faults import probe_finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +48,4 @@ class LoaderProbe:
     seconds: float = 0.0
 
 
-def loader_finding(
-    name: str,
-    status: Status,
-    message: str,
-    *,
-    evidence: tuple[str, ...] = (),
-    remedy: str | None = None,
-    expected: str | None = None,
-    actual: str | None = None,
-) -> Finding:
-    """A finding ``doctor.loader.<name>``."""
-    return Finding(
-        check=f"doctor.loader.{name}",
-        status=status,
-        message=message,
-        evidence=evidence,
-        remedy=remedy,
-        expected=expected,
-        actual=actual,
-    )
+loader_finding = partial(probe_finding, "loader")

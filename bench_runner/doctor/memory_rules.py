@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from statistics import median
 from typing import Final
 
 from bench_runner.doctor.desync import rank_list, ranks_do
+from bench_runner.doctor.faults import probe_finding
 from bench_runner.doctor.memory import MemoryProbe, RankMemory
 from bench_runner.doctor.memory_skew import Growth, SkewProbe
-from bench_runner.finding import Finding, Status
+from bench_runner.finding import Finding
 
 _MIB: Final = 1 << 20
 CONTEXT_BYTES: Final = 700 * _MIB
@@ -17,6 +19,7 @@ CONTEXT_BYTES: Final = 700 * _MIB
 _SKEW: Final = 1.2
 _HOST_SKEW: Final = 1.5
 _HOST_SKEW_BYTES: Final = 256 * _MIB
+_finding = partial(probe_finding, "memory")
 
 
 def judge_memory(probe: MemoryProbe) -> list[Finding]:
@@ -59,12 +62,6 @@ def _line(rank: RankMemory) -> str:
     host = f"resident {rank.resident_bytes / _MIB:.0f} MiB"
     helpers = [f"helpers {rank.helper_bytes / _MIB:.0f} MiB"] if rank.helper_bytes else []
     return f"rank {rank.rank} (pid {rank.pid}): " + ", ".join([*cells, host, *helpers])
-
-
-def _finding(
-    name: str, status: Status, message: str, *, evidence: tuple[str, ...] = (), remedy: str | None = None
-) -> Finding:
-    return Finding(check=f"doctor.memory.{name}", status=status, message=message, evidence=evidence, remedy=remedy)
 
 
 def _unknown(probe: MemoryProbe) -> Finding:

@@ -6,7 +6,7 @@ concluded for four devices from what two did.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final, Literal
@@ -23,15 +23,18 @@ UNTIL: Final[Mapping[Stage, Phase]] = {
     "real-batch": "training",
 }
 
-RERUNS: Final[tuple[tuple[str, Mapping[str, str]], ...]] = (
-    ("peer-to-peer", {"NCCL_P2P_DISABLE": "1"}),
-    ("shared-memory", {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}),
-    (
-        "interface",
-        {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"},
-    ),
-)
-"""What is switched off, one thing more each time: NCCL uses shared memory only where peer-to-peer is not to be had."""
+_NO_PEERS: Final[Mapping[str, str]] = {"NCCL_P2P_DISABLE": "1"}
+_NO_MEMORY: Final[Mapping[str, str]] = {**_NO_PEERS, "NCCL_SHM_DISABLE": "1"}
+INTERFACE: Final = "NCCL_SOCKET_IFNAME"
+LOOPBACK: Final = "lo"
+
+
+def rerun_variables(interfaces: Sequence[str]) -> list[tuple[str, Mapping[str, str]]]:
+    """What is switched off, one thing more each time: NCCL uses shared memory only where peer-to-peer is not to be had,
+    and sockets where neither is.  These then go over each of ``interfaces``, and over the loopback last."""
+    over = [{**_NO_MEMORY, INTERFACE: f"={name}", "NCCL_IB_DISABLE": "1"} for name in (*interfaces, LOOPBACK)]
+    steps = [("peer-to-peer", _NO_PEERS), ("shared-memory", _NO_MEMORY)]
+    return [*steps, *(("interface", variables) for variables in over)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,18 @@ class Trial:
     batch: int = 1
     variables: Mapping[str, str] = field(default_factory=dict)
     switched_off: str | None = None
+
+    @property
+    def interface(self) -> str | None:
+        """The one that NCCL was told to take."""
+        return self.variables[INTERFACE].removeprefix("=") if INTERFACE in self.variables else None
+
+    @property
+    def how(self) -> str:
+        """What is not as usual, for a sentence; empty for nothing."""
+        if self.interface is not None:
+            return f"over the interface {self.interface}"
+        return f"with {self.switched_off} off" if self.switched_off else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +104,16 @@ def trials_of(stage: Stage, count: int, batch: int) -> Iterator[Trial]:
 
 
 def plan_startup(
-    count: int, batch: int, runner: Callable[[Trial], TrialOutcome], *, rerun: bool = False
+    count: int,
+    batch: int,
+    runner: Callable[[Trial], TrialOutcome],
+    *,
+    rerun: bool = False,
+    interfaces: Sequence[str] = (),
 ) -> StartupReport:
     """Go through the stages until one fails; within a stage every trial is run (but growing subsets stop at the first
-    that fails).  With ``rerun`` (NCCL) the smallest failing subset is then tried with things switched off, until it
-    passes."""
+    that fails).  With ``rerun`` (NCCL) the smallest failing subset is then tried with things switched off, and over
+    each of ``interfaces``, until it passes."""
     tried: list[tuple[Trial, TrialOutcome]] = []
     gone_through: list[Stage] = []
     failures: list[tuple[Trial, TrialOutcome]] = []
@@ -109,13 +129,17 @@ def plan_startup(
         if failures:
             break
     failed = min(failures, key=lambda pair: len(pair[0].devices)) if failures else None
-    reruns = _rerun(failed[0], runner) if failed is not None and rerun and len(failed[0].devices) > 1 else []
+    reruns = (
+        _rerun(failed[0], runner, interfaces) if failed is not None and rerun and len(failed[0].devices) > 1 else []
+    )
     return StartupReport(trials=tuple(tried), failed=failed, reruns=tuple(reruns), stages=tuple(gone_through))
 
 
-def _rerun(trial: Trial, runner: Callable[[Trial], TrialOutcome]) -> list[tuple[Trial, TrialOutcome]]:
+def _rerun(
+    trial: Trial, runner: Callable[[Trial], TrialOutcome], interfaces: Sequence[str]
+) -> list[tuple[Trial, TrialOutcome]]:
     done: list[tuple[Trial, TrialOutcome]] = []
-    for name, variables in RERUNS:
+    for name, variables in rerun_variables(interfaces):
         again = Trial(
             stage=trial.stage, devices=trial.devices, batch=trial.batch, variables=variables, switched_off=name
         )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from bench_runner.doctor.desync import rank_list
-from bench_runner.doctor.startup import StartupReport, Trial, TrialOutcome
+from bench_runner.doctor.startup import INTERFACE, LOOPBACK, StartupReport, Trial, TrialOutcome
 from bench_runner.finding import Finding
 
 _CAUSES: Final[Mapping[str, tuple[str, str]]] = {
@@ -82,9 +82,8 @@ def _failed(report: StartupReport, trial: Trial, outcome: TrialOutcome) -> Findi
 
 def _trial_line(trial: Trial, outcome: TrialOutcome) -> str:
     devices = ", ".join(map(str, trial.devices))
-    off = f" with {trial.switched_off} off" if trial.switched_off else ""
     result = "passed" if outcome.failure is None else f"{outcome.failure} in {outcome.phase}"
-    return f"devices {devices}{off}: {result} ({outcome.seconds:.1f} s)"
+    return f"devices {f'{devices} {trial.how}'.rstrip()}: {result} ({outcome.seconds:.1f} s)"
 
 
 def _cause(report: StartupReport, trial: Trial) -> Finding | None:
@@ -95,13 +94,15 @@ def _cause(report: StartupReport, trial: Trial) -> Finding | None:
     evidence = tuple(_trial_line(t, o) for t, o in report.reruns)
     devices = ", ".join(map(str, trial.devices))
     if outcome.failure is not None or again.switched_off is None:
-        message = f"devices {devices} fail with peer-to-peer, shared memory and the interface switched off too"
+        message = f"devices {devices} fail without peer-to-peer and shared memory too, over every interface"
         remedy = "look at the devices themselves: `dmesg` for Xid errors, `bench-runner verify --only machine`"
         return Finding(
             check="doctor.startup.cause-unknown", status="warn", message=message, evidence=evidence, remedy=remedy
         )
     cause, remedy = _CAUSES[again.switched_off]
-    message = f"devices {devices} pass only with {again.switched_off} off: {cause}"
+    if again.interface is not None and again.interface != LOOPBACK:
+        remedy = f"`export {INTERFACE}={again.interface}` on every node; `ip -brief link` shows what they have"
+    message = f"devices {devices} pass only {again.how}: {cause}"
     return Finding(
         check=f"doctor.startup.{again.switched_off}", status="fail", message=message, evidence=evidence, remedy=remedy
     )

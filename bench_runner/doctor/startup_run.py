@@ -32,8 +32,8 @@ def make_runner(
     """A runner for ``plan_startup``; ``note`` is told of each trial before it starts."""
 
     def run(trial: Trial) -> TrialOutcome:
-        off = f", {trial.switched_off} off" if trial.switched_off else ""
-        note(f"{trial.stage}: device{'s' if len(trial.devices) > 1 else ''} {', '.join(map(str, trial.devices))}{off}")
+        numbers = ", ".join(map(str, trial.devices))
+        note(f"{trial.stage}: device{'s' if len(trial.devices) > 1 else ''} {numbers} {trial.how}".rstrip())
         plan = WorldPlan(
             module=MODULE,
             world_size=len(trial.devices),

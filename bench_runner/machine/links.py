@@ -97,14 +97,7 @@ def measure_links(
     chosen = list(sizes or (SIZES if device_kind == "cpu" else CUDA_SIZES))
     pairs = device_count * (device_count - 1) // 2
     deadline = deadline_seconds or _DEADLINE_SECONDS + _PAIR_SECONDS * pairs
-    options: dict[str, Any] = {
-        "sizes": chosen,
-        "pair_sizes": chosen if pairs == 1 else sorted({chosen[0], chosen[len(chosen) // 2], chosen[-1]}),
-        "budget_seconds": budget_seconds,
-        "most_calls": 50,
-        "copy_bytes": 64 << 20,
-        "copies": 10,
-    }
+    options = _options(chosen, pairs, budget_seconds)
     failures: dict[str, str] = {}
     series: tuple[Series, ...] = ()
     copies: tuple[Copy, ...] = ()
@@ -117,26 +110,37 @@ def measure_links(
             deadline_seconds=deadline,
             task=Collective(operation="all_reduce", message_bytes=tuple(chosen)),
         )
-        plan = launch.LaunchPlan(
-            specs=(spec,),
-            python=python,
-            directory=directory / "ranks",
-            options=options,
-            module=LINKS_MODULE,
-            node_rank=node_rank,
-            rendezvous=rendezvous,
-        )
-        result = _launch(plan, "ranks", failures)
+        place = {"node_rank": node_rank, "rendezvous": rendezvous}
+        result = _launch(_ranks_plan(spec, python, directory, options, place), "ranks", failures)
         series = parse_series(result.ranks, device_count) if result else ()
     if device_kind != "cpu" and nodes == 1:
-        result = _launch(
-            _copies_plan(python, device_kind, device_count, directory, options, deadline), "copies", failures
-        )
+        plan = _copies_plan(python, device_kind, device_count, directory, options, deadline)
+        result = _launch(plan, "copies", failures)
         copies = parse_copies(result.ranks) if result else ()
         if "copies" in failures:
             failures["copies"] += _last_pair(directory / "copies" / "progress.txt")
     return LinkMeasurement(
         device_kind=device_kind, device_count=device_count, series=series, copies=copies, failures=failures
+    )
+
+
+def _options(sizes: list[int], pairs: int, budget_seconds: float) -> dict[str, Any]:
+    """What the probes are asked; of several pairs three sizes each."""
+    return {
+        "sizes": sizes,
+        "pair_sizes": sizes if pairs == 1 else sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]}),
+        "budget_seconds": budget_seconds,
+        "most_calls": 50,
+        "copy_bytes": 64 << 20,
+        "copies": 10,
+    }
+
+
+def _ranks_plan(
+    spec: RunSpec, python: str, directory: Path, options: dict[str, Any], place: dict[str, Any]
+) -> launch.LaunchPlan:
+    return launch.LaunchPlan(
+        specs=(spec,), python=python, directory=directory / "ranks", options=options, module=LINKS_MODULE, **place
     )
 
 

@@ -34,6 +34,12 @@ class Listener:
     command: str | None = None
 
 
+def usable_interfaces(network: Network) -> tuple[str, ...]:
+    """The interfaces that are up, without the loopback: by speed, the fastest first, those that tell none last."""
+    up = [interface for interface in network.interfaces or () if interface.state == "up" and interface.name != "lo"]
+    return tuple(interface.name for interface in sorted(up, key=lambda interface: -(interface.speed_mbps or 0)))
+
+
 def _names(directory: Path) -> list[str] | None:
     try:
         return sorted(entry.name for entry in directory.iterdir())

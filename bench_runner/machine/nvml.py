@@ -148,16 +148,32 @@ def _divided(value: int | None, by: float) -> float | None:
     return None if value is None else value / by
 
 
-def read_identity(reader: Reader, index: int) -> NvmlDevice:
-    """What a record keeps of the device with this NVML index, and no more: each call can take milliseconds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    """The handle of one device, and what its calls have in common."""
+
+    reader: Reader
+    where: str
+    handle: Any
+
+    def get(self, function: str, *arguments: Any) -> Any:
+        """``nvmlDeviceGet<function>`` of it; None when it cannot be read."""
+        return self.reader.call(self.where, f"nvmlDeviceGet{function}", self.handle, *arguments)
+
+
+def _open(reader: Reader, index: int) -> _Opened | None:
+    """None, and a note why, when there is no handle to be had."""
     where = f"GPU {index}"
     handle = reader.call(where, "nvmlDeviceGetHandleByIndex", index)
-    if handle is None:
+    return None if handle is None else _Opened(reader=reader, where=where, handle=handle)
+
+
+def read_identity(reader: Reader, index: int) -> NvmlDevice:
+    """What a record keeps of the device with this NVML index, and no more: each call can take milliseconds."""
+    device = _open(reader, index)
+    if device is None:
         return NvmlDevice(index=index)
-
-    def get(function: str, *arguments: Any) -> Any:
-        return reader.call(where, f"nvmlDeviceGet{function}", handle, *arguments)
-
+    where, handle, get = device.where, device.handle, device.get
     memory = get("MemoryInfo")
     mig = get("MigMode")
     return NvmlDevice(
@@ -176,14 +192,10 @@ def read_identity(reader: Reader, index: int) -> NvmlDevice:
 
 def read_device(reader: Reader, index: int) -> NvmlDevice:
     """Everything about the device with this NVML index."""
-    where = f"GPU {index}"
-    handle = reader.call(where, "nvmlDeviceGetHandleByIndex", index)
-    if handle is None:
+    device = _open(reader, index)
+    if device is None:
         return NvmlDevice(index=index)
-
-    def get(function: str, *arguments: Any) -> Any:
-        return reader.call(where, f"nvmlDeviceGet{function}", handle, *arguments)
-
+    where, handle, get = device.where, device.handle, device.get
     memory = get("MemoryInfo")
     throttle = get("CurrentClocksThrottleReasons")
     persistence = get("PersistenceMode")
