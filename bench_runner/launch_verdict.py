@@ -123,7 +123,20 @@ def _warnings(index: int, ranks: Sequence[RankProgress], ending: Ending | None) 
         for rank in ranks
         if rank.unreadable_lines
     ]
+    found += _unlike_versions(ranks)
     if ending is not None and ending.stop is not None and ending.stop.kind == "teardown":
         stuck = ", ".join(doing_by_rank(ranks))
         found.append(f"the workers had not ended {ending.stop.seconds:.0f} s after their last result ({stuck})")
     return tuple(dict.fromkeys(found))
+
+
+def _unlike_versions(ranks: Sequence[RankProgress]) -> list[str]:
+    """Nodes may have environments of their own: ranks that ran other versions than the first one."""
+    lines = []
+    for name in ("python", "torch", "cuda", "nccl", "cudnn"):
+        versions = {rank.rank: rank.runtime.get(name) for rank in ranks if rank.runtime is not None}
+        first = next(iter(versions), None)
+        other = next((rank for rank in versions if first is not None and versions[rank] != versions[first]), None)
+        if first is not None and other is not None:
+            lines.append(f"ranks differ in {name}: rank {first} {versions[first]}, rank {other} {versions[other]}")
+    return lines

@@ -214,3 +214,17 @@ def test_any_log_can_be_read(log: str) -> None:
     assert first.outcome == "failed"
     assert first.reason
     assert "\n" not in first.reason
+
+
+def test_ranks_with_unlike_versions_are_told() -> None:
+    def with_torch(number: int, version: str) -> RankProgress:
+        runtime = {"event": "runtime", "runtime": {"torch": version, "cuda": None}}
+        return rank(number, runtime, *({"event": "state", "state": "case", "case": 0}, result(0)))
+
+    def warnings_with(*versions: str) -> tuple[str, ...]:
+        ranks = [with_torch(number, version) for number, version in enumerate(versions)]
+        (only,) = case_results(SPECS[:1], 0, ranks, ending())
+        return only.warnings
+
+    assert warnings_with("2.7.1", "2.7.1") == ()
+    assert warnings_with("2.7.1", "2.6.0") == ("ranks differ in torch: rank 0 2.7.1, rank 1 2.6.0",)

@@ -144,6 +144,8 @@ def test_in_a_slurm_step_nothing_has_to_be_said() -> None:
         ({"MASTER_ADDR": "h", "MASTER_PORT": "x"}, {"nodes": "2"}, "MASTER_PORT = x"),
         ({}, {"nodes": "2", "endpoint": "h"}, "must be HOST:PORT"),
         ({}, {"nodes": "2", "endpoint": "fd00::1:29400"}, "must be HOST:PORT"),
+        ({}, {"nodes": "2", "endpoint": "a..b:1"}, "a..b: no name of a host"),
+        ({"MASTER_ADDR": "x" * 80, "MASTER_PORT": "1"}, {"nodes": "2"}, "no name of a host"),
         ({}, {"nodes": "2", "endpoint": "h:70000"}, "from 1 to 65535"),
         ({}, {"nodes": "2", "endpoint": "h:1", "node_rank": 2}, "--node-rank 2: must be from 0 to 1"),
         ({}, {"nodes": "2", "endpoint": "h:1", "join_seconds": 0.0}, "--join-timeout 0"),

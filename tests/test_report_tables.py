@@ -91,7 +91,7 @@ def test_nodes_stand_beside_one_node_and_beside_as_many_devices_within_one() -> 
     records = [over(1, 1, 0.1), over(1, 2, 0.1), over(2, 2, 0.16), over(2, 4, 0.16)]
     section = one_section(records)
     rows = table(section, "Over nodes")
-    shown = [(r["nodes"], r["devices each"], r["eff. vs one node"], r["vs as many within a node"]) for r in rows]
+    shown = [(r["nodes"], r["devices each"], r["vs one node"], r["vs within"]) for r in rows]
     assert shown == [("2", "1", "62.5%", "62.5%"), ("2", "2", "62.5%", "–")]
     names = [(row["strategy"], row["devices"]) for row in table(section, "Training")]
     assert names == [("DDP", "1"), ("DDP", "2"), ("DDP on 2 nodes", "2"), ("DDP on 2 nodes", "4")]

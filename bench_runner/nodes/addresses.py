@@ -7,17 +7,16 @@ import socket
 
 import psutil
 
-from bench_runner.errors import UsageError
+from bench_runner.errors import UsageError, shortened
 
 
 def resolve(host: str) -> str:
     """The first address of ``host``; raises UsageError with what the resolver says."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise UsageError(
-            f"{host}: {error.strerror or error}; name node 0 by an address that this node knows"
-        ) from error
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "no name of a host"
+        raise UsageError(f"{shortened(host)}: {why}; name node 0 by an address that this node knows") from error
     return str(found[0][4][0])
 
 

@@ -77,6 +77,10 @@ def find_membership(
     if rank is not None and not 0 <= rank < count:
         raise UsageError(f"--node-rank {rank}: must be from 0 to {count - 1}, one less than --nodes")
     host, port = _meeting_place(endpoint, environment, task)
+    try:
+        host.encode("idna")
+    except UnicodeError as error:
+        raise UsageError(f"{shortened(host)}: no name of a host; name node 0 by its address") from error
     run_id = f"slurm-{task.job_id}" if task is not None else "bench-runner"
     return Membership(nodes=count, host=host, port=port, node_rank=rank, run_id=run_id, join_seconds=join_seconds)
 

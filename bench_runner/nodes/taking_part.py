@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from bench_runner.capacity import find_capacity
+from bench_runner.errors import LaunchError
 from bench_runner.machine.gather import describe
 from bench_runner.nodes.addresses import is_own, resolve
 from bench_runner.nodes.follower import Followed, Offer, follow
@@ -26,5 +28,15 @@ def take_part(request: RunRequest, membership: Membership, say: Say) -> Followed
     capacity = find_capacity(machine, worker_python(request, prefix), kind=request.device)
     say(f"devices: {capacity.count} × {capacity.kind} ({capacity.reason})")
     # Asked again at each launch: node 0's asv may have built the locked environment meanwhile, in a tree they share.
-    offer = Offer(kind=capacity.kind, count=capacity.count, python=lambda: worker_python(request, prefix))
+    offer = Offer(kind=capacity.kind, count=capacity.count, python=lambda: _python(request, prefix))
     return follow(membership, offer, say)
+
+
+def _python(request: RunRequest, prefix: Path | None) -> str:
+    """What runs the workers here.  Raises LaunchError rather than measure in another environment than node 0's."""
+    if prefix is not None and not (prefix / "bin" / "python").exists():
+        raise LaunchError(
+            f"the locked environment is not built here; `bench-runner env create {prefix}` builds it, or give all "
+            "nodes --env existing"
+        )
+    return worker_python(request, prefix)

@@ -225,10 +225,10 @@ def nodes_table(case: Case, groups: Sequence[Group]) -> Table | None:
         return None
     return Table(
         title=f"Over nodes: {case.name}",
-        columns=("nodes", "devices each", "devices", "samples/s", "eff. vs one node", "vs as many within a node"),
+        columns=("nodes", "devices each", "devices", "samples/s", "vs one node", "vs within"),
         numeric=(True,) * 6,
         rows=tuple(rows),
-        note="DDP; eff. vs one node: the same devices on one node, times the nodes",
+        note="DDP; vs one node: the same devices on one node, times the nodes; vs within: as many devices within one",
     )
 
 
