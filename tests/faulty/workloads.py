@@ -33,12 +33,20 @@ def summed():
     return Net(), lambda output, target: (output - target).square().sum(), batch
 
 
-def nan_on_rank_1():
+def nan_on(rank: int):
     def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        wrong = os.environ.get("RANK") == "1"
+        wrong = os.environ.get("RANK") == str(rank)
         return mean_loss(output, target) * (float("nan") if wrong else 1.0)
 
     return Net(), loss, batch
+
+
+def nan_on_rank_1():
+    return nan_on(1)
+
+
+def nan_on_rank_3():
+    return nan_on(3)
 
 
 class TwoHeads(Net):

@@ -38,3 +38,16 @@ def test_workload_gets_its_verdict(
     code = main(["doctor", "staged", "--workload", f"tests.faulty.workloads:{workload}", "--json"])
     document = json.loads(capsys.readouterr().out)
     assert (document["fault"], code) == (fault, 0 if fault is None else 1)
+
+
+@pytest.mark.slow
+def test_fault_of_the_fourth_rank_passes_every_smaller_stage(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    arguments = ["--workload", "tests.faulty.workloads:nan_on_rank_3", "--devices", "4", "--deadline", "240", "--json"]
+    code = main(["doctor", "staged", *arguments])
+    document = json.loads(capsys.readouterr().out)
+    assert (document["fault"], code) == ("ddp-4", 1)
+    assert [stage["ranks"] for stage in document["details"]["stages"]] == [1, 1, 1, 2, 4]
+    assert all(finding["status"] == "pass" for finding in document["findings"] if "ddp-4" not in finding["check"])

@@ -42,6 +42,16 @@ def test_start_on_the_cpu_passes_every_stage(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.slow
+def test_four_ranks_go_through_every_pair_and_growing_subsets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "startup", "--devices", "4", "--batch", "4", "--deadline", "240", "--json"]) == 0
+    trials = json.loads(capsys.readouterr().out)["details"]["trials"]
+    assert [trial["devices"] for trial in trials if trial["stage"] == "subsets"] == [[0, 1, 2], [0, 1, 2, 3]]
+    assert sum(trial["stage"] == "pairs" for trial in trials) == 6
+    assert [trial["stage"] for trial in trials[-2:]] == ["one-sample", "real-batch"]
+    assert all(trial["devices"] == [0, 1, 2, 3] for trial in trials[-2:])
+
+
+@pytest.mark.slow
 def test_start_whose_factory_fails_is_named_by_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,11 +131,11 @@ def test_wrong_usage_is_one_line(arguments: list[str], code: int, word: str) -> 
     assert said.count("\n") == 1
 
 
-def trainer(name: str) -> list[str]:
+def trainer(name: str, ranks: int = 2) -> list[str]:
     """The command of a trainer: torchrun, or Python for those that start their own ranks."""
     if name in ("port_taken", "rank_missing"):
         return [sys.executable, f"{name}.py"]
-    options = ["--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
+    options = ["--nproc-per-node", str(ranks), "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0"]
     return [sys.executable, "-m", "torch.distributed.run", *options, "--local-addr", "127.0.0.1", f"{name}.py"]
 
 
@@ -185,3 +185,14 @@ def test_trainer_gets_its_verdict(name: str, tmp_path: Path) -> None:
         torch_core = pytest.importorskip("torch._C._distributed_c10d")
         recorded = [line for line in document["findings"][0]["evidence"] if line.startswith("flight recorder: rank")]
         assert len(recorded) == (2 if hasattr(torch_core, "_dump_fr_trace_json") else 0)
+
+
+@pytest.mark.slow
+def test_trainer_of_four_ranks_gets_its_verdict() -> None:
+    with job_environment() as environment:
+        arguments = ["--quiet", "10", "--kill", "--", *trainer("rank0_barrier", ranks=4)]
+        code, document, said = watch(environment, *arguments)
+    assert (code, document["fault"]) == (1, "rank-0-only-collective"), said
+    assert "rank 0 waits" in document["findings"][0]["message"]
+    assert document["details"]["world_size"] == 4
+    assert [rank["rank"] for rank in document["details"]["ranks"]] == [0, 1, 2, 3]
