@@ -3,8 +3,8 @@
     python -m tests.evaluate.watching
 
 Prints Markdown tables: the CPU time of the watch itself, without that of the job below it, and the median step of a
-two-rank gloo training alone and watched, in alternating rounds; the verdicts of 20 healthy runs; and for hanging trainers
-the verdict and the time from the last line of output to it.
+two-rank gloo training alone and watched, in alternating rounds; the verdicts of 20 healthy runs; and for hanging
+trainers the verdict and the time from the last line of output to it.
 """
 
 from __future__ import annotations
