@@ -110,9 +110,8 @@ def step_of(output: str) -> float:
 
 
 def cost() -> None:
-    print(
-        "| round | median step alone, ms | watched, ms | difference | CPU of the watch, ms per s |\n|---|---|---|---|---|"
-    )
+    print("| round | median step alone, ms | watched, ms | difference | CPU of the watch, ms per s |")
+    print("|---|---|---|---|---|")
     ratios, shares = [], []
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "steps.py"
