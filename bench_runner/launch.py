@@ -307,9 +307,9 @@ def _watch(
     ranks = [file.progress for file in files]
     while True:
         ended = supervised.wait(POLL_SECONDS)
+        changed = [file.update() for file in files]
         if ended and (leader is None or leader.ended or not _left(plan, files)):
             return None
-        changed = [file.update() for file in files]
         now = time.monotonic()
         if any(changed):
             stages.note(ranks, first_case, len(plan.specs), now)

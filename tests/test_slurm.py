@@ -20,6 +20,7 @@ from bench_runner.slurm import task
 from bench_runner.slurm.job import JobState, Lines, TaskResult, parse_job, parse_submission, read_tasks
 from bench_runner.slurm.outcome import exit_code, job_document, job_text, node_outcomes
 from bench_runner.slurm.script import JobRequest, batch_script, command_line
+from tests.integration import slurm_cluster
 
 SCHEMA = json.loads((Path(__file__).parent.parent / "docs" / "schemas" / "slurm-1.json").read_text())
 
@@ -288,3 +289,12 @@ def test_a_verification_in_one_line(findings: list[tuple[str, Any, str]], line: 
 def test_one_line_and_json_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "--one-line", "--json"]) == 2
     assert "choose one of the two" in capsys.readouterr().err
+
+
+def test_where_slurm_is_required_its_tests_fail_instead_of_skipping(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slurm_cluster, "REQUIRED", False)
+    with pytest.raises(pytest.skip.Exception, match="no root"):
+        slurm_cluster.unavailable("no root")
+    monkeypatch.setattr(slurm_cluster, "REQUIRED", True)
+    with pytest.raises(pytest.fail.Exception, match="BENCH_RUNNER_REQUIRE names slurm, but no root"):
+        slurm_cluster.unavailable("no root")

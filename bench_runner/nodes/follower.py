@@ -5,13 +5,14 @@ It stores nothing and runs no asv.  What its ranks say goes to node 0 line by li
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import socket
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,6 +70,19 @@ def follow(membership: Membership, offer: Offer, say: Callable[[str], None]) -> 
             return Follower(membership, offer, wire, inbox, Path(folder), say).run()
         finally:
             wire.close()
+
+
+def tell_unable(membership: Membership, why: str) -> None:
+    """Tell node 0 that this node has no part in its run, so that it does not wait; silence if node 0 is not there."""
+    inbox: Inbox = queue.SimpleQueue()
+    try:
+        wire = _connect(replace(membership, join_seconds=min(membership.join_seconds, _ANSWER_SECONDS)), inbox)
+    except LaunchError:
+        return  # it will say itself who did not come
+    wire.send("unable", run_id=membership.run_id, host=socket.gethostname(), why=why)
+    with contextlib.suppress(queue.Empty):
+        inbox.get(timeout=_ANSWER_SECONDS)
+    wire.close()
 
 
 def _connect(membership: Membership, inbox: Inbox) -> Wire:

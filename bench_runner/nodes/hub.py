@@ -67,6 +67,7 @@ class Hub:
         self._inbox: Inbox = queue.SimpleQueue()
         self._nodes: dict[int, Node] = {}
         self._wires: list[Wire] = []
+        self._unable: list[str] = []
         self._job: Job | None = None
         self._complete = threading.Event()
         self._closing = threading.Event()
@@ -125,6 +126,7 @@ class Hub:
         say(f"nodes: waiting for {len(wanted)} other(s) at {self._membership.endpoint}")
         while not self._complete.wait(TICK_SECONDS):
             lost = [f"{node.name} has gone: {node.gone}" for node in self._nodes.values() if node.gone is not None]
+            lost += self._unable
             if lost:
                 raise LaunchError(lost[0])
             if time.monotonic() > ends:
@@ -185,6 +187,9 @@ class Hub:
             refusal = self._join(wire, message)
             if refusal is not None:
                 wire.send("refused", why=refusal)
+        elif message["kind"] == "unable" and message.get("run_id") == self._membership.run_id:
+            self._unable.append(f"{str(message.get('host'))[:255]} cannot take part: {str(message.get('why'))[:500]}")
+            wire.send("bye", why="it cannot take part")
         elif message["kind"] == "launch" and secrets.compare_digest(str(message.get("token")), self.token):
             self._launch(wire, message)
         else:

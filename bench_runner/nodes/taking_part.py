@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench_runner.capacity import find_capacity
-from bench_runner.errors import LaunchError
+from bench_runner.errors import BenchRunnerError, LaunchError
 from bench_runner.machine.gather import describe
 from bench_runner.nodes.addresses import is_own, resolve
-from bench_runner.nodes.follower import Followed, Offer, follow
+from bench_runner.nodes.follower import Followed, Offer, follow, tell_unable
 from bench_runner.nodes.membership import Membership
 from bench_runner.session import RunRequest, Say, locked_prefix, worker_python
 
@@ -23,9 +23,12 @@ def settled(membership: Membership) -> Membership:
 
 def take_part(request: RunRequest, membership: Membership, say: Say) -> Followed:
     """Follow node 0 to the end of its run.  Raises what ``follow`` does, and DeviceError for a node without devices."""
-    prefix, _ = locked_prefix(request)
-    machine = describe(request.machine)
-    capacity = find_capacity(machine, worker_python(request, prefix), kind=request.device)
+    try:
+        prefix, _ = locked_prefix(request)
+        capacity = find_capacity(describe(request.machine), worker_python(request, prefix), kind=request.device)
+    except BenchRunnerError as error:
+        tell_unable(membership, str(error))
+        raise
     say(f"devices: {capacity.count} × {capacity.kind} ({capacity.reason})")
     # Asked again at each launch: node 0's asv may have built the locked environment meanwhile, in a tree they share.
     offer = Offer(kind=capacity.kind, count=capacity.count, python=lambda: _python(request, prefix))

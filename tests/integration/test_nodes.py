@@ -18,6 +18,7 @@ import pytest
 from bench_runner.errors import LaunchError, UsageError
 from bench_runner.launch import LaunchPlan, run
 from bench_runner.nodes import wire
+from bench_runner.nodes.follower import tell_unable
 from bench_runner.nodes.hub import PROTOCOL, Hub
 from bench_runner.nodes.membership import Membership
 from bench_runner.processes import process_table
@@ -219,6 +220,7 @@ def test_the_others_say_one_line_when_node_0_is_killed(tmp_path: Path) -> None:
 
 _HUB = """
 import sys, time
+from bench_runner.nodes.follower import tell_unable
 from bench_runner.nodes.hub import Hub
 from bench_runner.nodes.membership import Membership
 with Hub(Membership(nodes=2, host="127.0.0.1", port=int(sys.argv[1]), node_rank=0)) as hub:
@@ -232,6 +234,14 @@ def test_node_0_names_those_who_did_not_come() -> None:
     membership = member(nodes=3, join_seconds=1.0)
     with pytest.raises(LaunchError, match=r"node 1, 2 of 3 did not come .* within 1 s"), Hub(membership) as hub:
         hub.wait_for_nodes("cpu", 2, lambda _: None)
+
+
+def test_a_node_that_cannot_take_part_says_so_and_nobody_waits_for_it() -> None:
+    membership = member()
+    telling = wire.start_thread(lambda: tell_unable(membership, "no device"), "unable")
+    with pytest.raises(LaunchError, match=r"cannot take part: no device"), Hub(membership) as hub:
+        hub.wait_for_nodes("cpu", 2, lambda _: None)
+    telling.join(60)
 
 
 def test_two_with_the_same_number_are_told(tmp_path: Path) -> None:
