@@ -174,6 +174,12 @@ def test_any_names_and_values_survive_the_round_trip(
     pd.testing.assert_frame_equal(read_frame(tmp_path / "frame", file_format), frame)
 
 
+def test_carriage_return_in_a_name_is_no_end_of_a_line(tmp_path: Path) -> None:
+    frame = frame_of([builders.training_record(machine=builders.machine("a\rb"))])
+    write_frame(frame, tmp_path / "frame", "csv")
+    pd.testing.assert_frame_equal(read_frame(tmp_path / "frame", "csv"), frame)
+
+
 def test_load_frame_reads_trees_files_and_lists(tmp_path: Path) -> None:
     first = store.write(some_records()[:1], tmp_path / "a", label="x")
     store.write([builders.training_record(machine=builders.machine("other"))], tmp_path / "b", label="x")

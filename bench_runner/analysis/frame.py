@@ -254,7 +254,9 @@ def write_frame(frame: pd.DataFrame, path: Path, file_format: FrameFormat) -> No
 
 def csv_text(frame: pd.DataFrame) -> str:
     """The frame as CSV; reals with as many digits as it takes to read the same ones again."""
-    return frame.to_csv(index=False)
+    text: str = frame.to_csv(index=False)
+    # A carriage return in a name or a reason is put into quotes only where it is part of the lines' end.
+    return frame.to_csv(index=False, lineterminator="\r\n") if "\r" in text else text
 
 
 def read_frame(path: Path, file_format: FrameFormat) -> pd.DataFrame:
