@@ -20,6 +20,7 @@ from bench_runner.doctor.watch import Watch, WatchOutcome, WatchPlan, start
 from bench_runner.doctor.watch_rules import judge_watch
 from bench_runner.errors import SpecError, UsageError
 from bench_runner.finding import Finding
+from bench_runner.launch import raising_on_termination
 from bench_runner.processes import Process, descendants, process_table, read_process, send_signal
 
 __all__ = ["WatchPlan", "end_job", "require_method", "watch_and_judge"]
@@ -39,8 +40,14 @@ def require_method(name: str) -> Method | None:
 def watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[Finding], dict[str, Any]]:
     """Watch until the job ends, hangs, or the time is up; findings and plain values for the document.
 
-    On an interrupt the job that was started here gets it too.  The job's output is kept when it still runs.
+    On an interrupt, SIGTERM or SIGHUP the job that was started here is ended too.  The job's output is kept when it
+    still runs.
     """
+    with raising_on_termination():
+        return _watch_and_judge(plan, note)
+
+
+def _watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[Finding], dict[str, Any]]:
     directory = Path(tempfile.mkdtemp(prefix="bench-runner-watch-"))
     method = plan.method or (best_method() if plan.pid is None else "py-spy")
     process: subprocess.Popen[bytes] | None = None
@@ -57,8 +64,8 @@ def watch_and_judge(plan: WatchPlan, note: Callable[[str], None]) -> tuple[list[
         keep = outcome.ended != "exit" and not plan.kill and process is not None  # the job still uses what is there
         if outcome.ended != "exit" and plan.kill:
             end_job(root, process)
-    except KeyboardInterrupt:
-        if process is not None:
+    except BaseException as error:
+        if process is not None and not isinstance(error, Exception):
             end_job(process.pid, process, first=signal.SIGINT)
         raise
     finally:

@@ -102,15 +102,16 @@ def test_busy_job_does_not_hang_and_the_watch_ends_by_its_own_time() -> None:
     assert (code, document["verdict"], document["details"]["ended"]) == (0, "pass", "time-up")
 
 
-def test_interrupt_goes_to_the_job_too() -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_interrupt_and_termination_end_the_job_too(number: int, code: int) -> None:
     with job_environment() as environment:
         arguments = ["-m", "bench_runner", "doctor", "watch", "--", *python("import time; time.sleep(600)")]
         process = subprocess.Popen([sys.executable, *arguments], env=environment, stderr=subprocess.DEVNULL)
         ends = time.monotonic() + 30
         while len(processes_of_launch(environment[MARK])) < 2 and time.monotonic() < ends:
             time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        process.send_signal(number)
+        assert process.wait(60) == code
 
 
 @pytest.mark.parametrize(
