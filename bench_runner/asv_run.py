@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from filelock import FileLock, Timeout
+
 from bench_runner import suite
 from bench_runner.capacity import Capacity
 from bench_runner.errors import LaunchError, StoreError
@@ -21,6 +23,7 @@ from bench_runner.profile import Profile
 from bench_runner.spec import Checkpoint, Collective, Strategy
 
 MACHINE_FILE_VERSION: Final = 1
+LOCK_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.05
 DEADLINE_SECONDS: Final = 7 * 24 * 3600.0
 """asv's own; what it waits for has deadlines that are nearer."""
@@ -35,14 +38,22 @@ def register_machine(entry: dict[str, str | int], results: Path, folder: Path) -
     """
     path = home(folder) / ".asv-machine.json"
     try:
-        document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: unreadable ({error}); asv keeps its machines there: repair or remove it") from error
-    document = {**document, str(entry["machine"]): entry, "version": MACHINE_FILE_VERSION}
-    _write(path, document)
+        # Other nodes of a job may share this home folder, and add themselves at the same moment.
+        with FileLock(path.with_name(".asv-machine.lock"), timeout=LOCK_SECONDS):
+            _add(path, entry)
+    except Timeout as error:
+        raise StoreError(f"{path}: another process keeps it locked; end it, or remove {error.lock_file}") from error
     place = results / str(entry["machine"])
     place.mkdir(parents=True, exist_ok=True)
     _write(place / "machine.json", {**entry, "version": MACHINE_FILE_VERSION})
+
+
+def _add(path: Path, entry: dict[str, str | int]) -> None:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path}: unreadable ({error}); asv keeps its machines there: repair or remove it") from error
+    _write(path, {**document, str(entry["machine"]): entry, "version": MACHINE_FILE_VERSION})
 
 
 def home(folder: Path) -> Path:

@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,12 @@ def test_without_a_home_asv_is_given_one(tmp_path, monkeypatch):
 )
 def test_the_machine_on_asvs_command_line(arguments, name):
     assert machine_of(arguments) == name
+
+
+def test_machines_that_register_at_the_same_moment_are_all_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    names = [f"n{number}" for number in range(8)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(lambda name: register_machine({"machine": name}, tmp_path / "results", tmp_path), names))
+    known = json.loads((tmp_path / ".asv-machine.json").read_text())
+    assert set(known) == {*names, "version"}

@@ -80,6 +80,7 @@ class SlurmCluster:
 
     def start(self) -> None:
         (self.folder / "state").mkdir()
+        (self.folder / "tmp").mkdir()  # for the jobs: what a node that is killed leaves goes with the rest
         (self.folder / "munge.key").write_bytes(secrets.token_bytes(128))
         (self.folder / "munge.key").chmod(0o600)
         places = ("key-file=munge.key", "socket=munge.socket", "log-file=munged.log", "pid-file=munged.pid")

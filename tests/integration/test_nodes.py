@@ -33,6 +33,7 @@ def standins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "meeting").mkdir()
     monkeypatch.setenv("PYTHONPATH", f"{STANDINS}:{ROOT}")
     monkeypatch.setenv("STANDIN_MEETING", str(tmp_path / "meeting"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a node that is killed leaves its folder
 
 
 def free_port() -> int:

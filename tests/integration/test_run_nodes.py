@@ -45,7 +45,9 @@ def node(tree: Path, endpoint: str, *more: str, prefix: tuple[str, ...] = ()) ->
     options = ["--profile", "tiny.toml", "--env", "existing", "--devices", "1", "--device", "cpu", "--nodes", "2"]
     command = [*prefix, sys.executable, "-m", "bench_runner", "run", *options, "--rdzv-endpoint", endpoint, *more]
     with (tree.parent / "out").open("w") as out, (tree.parent / "err").open("w") as err:
-        process = subprocess.Popen(command, cwd=tree, env=environment(tree), stdout=out, stderr=err, text=True)
+        # A node that is killed leaves its folder; node 0's asv needs a short path for its socket.
+        variables = {**environment(tree), **({} if "--machine" in more else {"TMPDIR": str(tree.parent)})}
+        process = subprocess.Popen(command, cwd=tree, env=variables, stdout=out, stderr=err, text=True)
     try:
         yield process
     finally:

@@ -53,7 +53,7 @@ def start(cluster: SlurmCluster, tree: Path, *arguments: str) -> subprocess.Pope
         return subprocess.Popen(
             [sys.executable, "-m", "bench_runner", "slurm", *arguments],
             cwd=tree,
-            env={**environment(tree), **cluster.environment},
+            env={**environment(tree), **cluster.environment, "TMPDIR": str(cluster.folder / "tmp")},
             stdout=out,
             stderr=err,
             text=True,
@@ -123,8 +123,8 @@ def test_wrong_usage_on_the_nodes_is_told_for_each(cluster: SlurmCluster, tree: 
 
 
 def test_each_node_passes_the_gate_in_a_tree_of_its_own(cluster: SlurmCluster, tree: Path) -> None:
-    (tree / "tiny.toml").write_text(ENDLESS.replace("10000000", "4"))
-    assert run_tiny(tree, "--devices", "1").returncode == 0
+    (tree / "tiny.toml").write_text("devices = [1]\n" + ENDLESS.replace("10000000", "4"))
+    assert run_tiny(tree).returncode == 0
     freeze = [sys.executable, "-m", "bench_runner", "baseline", "set", "before", "box"]
     subprocess.run(freeze, cwd=tree, env=environment(tree), check=True, capture_output=True, timeout=100)
     assert baseline_path(tree / "results", "before").exists()
