@@ -2,7 +2,8 @@
 
 The rule is robust, because the machines that are looked for must not move the yardstick: distance from the median of
 the logarithms in units of the median absolute deviation, scaled to a standard deviation, and flagged from 3.5 on
-(Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993), if it is also at least the asked change.
+(Iglewicz and Hoaglin, How to Detect and Handle Outliers, 1993), if it is also at least the asked change.  With many
+metrics the limit is higher, so that a healthy machine is flagged by none of them but once in five hundred.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from bench_runner.record import RunRecord
 ROBUST_LIMIT: Final = 3.5
 TO_SIGMA: Final = 1.4826
 """MAD of a normal distribution times this is its standard deviation."""
+ALARMS_PER_MACHINE: Final = 0.002
 LEAST_SPREAD: Final = 0.001
 LEAST_MACHINES: Final = 5
 """Of fewer machines the median and MAD say little about any one of them."""
@@ -45,8 +47,8 @@ class MachineValue:
 class FleetMetric:
     """One metric of one case over the machines of one kind, values sorted worst first.
 
-    ``spread`` is the scaled MAD of logarithms; ``missing`` are machines of the kind without a value.  ``judged`` is
-    false where the machines are too few.
+    ``spread`` is the scaled MAD of logarithms, ``limit`` the distance from which a value is flagged; ``missing`` are
+    machines of the kind without a value.  ``judged`` is false where the machines are too few.
     """
 
     kind: str
@@ -56,6 +58,7 @@ class FleetMetric:
     middle: float
     spread: float
     judged: bool
+    limit: float
     missing: tuple[str, ...]
 
     @property
@@ -94,7 +97,7 @@ def newest_session(records: Iterable[RunRecord]) -> list[RunRecord]:
     return chosen
 
 
-def survey(records: Sequence[RunRecord], *, threshold: float = 0.05, metrics: Sequence[str] = COMPARED) -> Fleet:
+def survey(records: Sequence[RunRecord], *, threshold: float = 0.03, metrics: Sequence[str] = COMPARED) -> Fleet:
     """Look at all machines; ``threshold`` is the smallest deviation worth naming, a fraction."""
     kinds: dict[str, set[str]] = defaultdict(set)
     for record in records:
@@ -121,9 +124,18 @@ def _metrics(
                 for metric, value in launch.values.items():
                     if value > 0:
                         values[key, used, metric][launch.machine].append(value)
+    limit = limit_for(len(values))
     return [
-        _judge(kind, machines, key, metric, by_machine, threshold) for (key, _, metric), by_machine in values.items()
+        _judge(kind, machines, key, metric, by_machine, threshold, limit)
+        for (key, _, metric), by_machine in values.items()
     ]
+
+
+def limit_for(metrics: int) -> float:
+    """The distance from which one of so many metrics is flagged, in robust standard deviations (Bonferroni)."""
+    from scipy.stats import norm
+
+    return max(ROBUST_LIMIT, float(norm.isf(ALARMS_PER_MACHINE / 2 / max(metrics, 1))))
 
 
 def _judge(
@@ -133,6 +145,7 @@ def _judge(
     metric: MetricKey,
     values: Mapping[str, Sequence[float]],
     threshold: float,
+    limit: float,
 ) -> FleetMetric:
     logs = {machine: median([math.log(value) for value in series]) for machine, series in values.items()}
     middle = median(list(logs.values()))
@@ -142,7 +155,7 @@ def _judge(
     placed = []
     for machine, value in logs.items():
         distance = (value - middle) / spread
-        far = judged and abs(distance) >= ROBUST_LIMIT and abs(value - middle) >= math.log1p(threshold)
+        far = judged and abs(distance) >= limit and abs(value - middle) >= math.log1p(threshold)
         worse = (distance > 0) == (metric.direction == "lower")
         placed.append(
             MachineValue(
@@ -164,6 +177,7 @@ def _judge(
         middle=math.exp(middle),
         spread=spread,
         judged=judged,
+        limit=limit,
         missing=tuple(sorted(machines - values.keys())),
     )
 
@@ -180,7 +194,7 @@ def _outlier(metric: FleetMetric, value: MachineValue) -> Finding:
         status="fail" if worse else "warn",
         message=f"{value.machine}: {metric.metric.label} of {metric.key.label} is {value.change:+.1%} from the median "
         f"of {len(metric.values)} machines, {abs(value.distance):.1f} robust deviations",
-        expected=f"{metric.middle:.6g} {metric.metric.unit}, spread {metric.spread:.2%}, limit {ROBUST_LIMIT:g}",
+        expected=f"{metric.middle:.6g} {metric.metric.unit}, spread {metric.spread:.2%}, limit {metric.limit:.2g}",
         actual=f"{value.value:.6g} {metric.metric.unit}",
         evidence=(f"kind: {metric.kind}", f"launches: {value.launches}"),
         remedy=f"{look if worse else check_up}  # on {value.machine}",

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from bench_runner.analysis.fleet import Fleet, FleetMetric
+from bench_runner.analysis.fleet import LEAST_MACHINES, Fleet, FleetMetric
+from bench_runner.analysis.fleet_nodes import Node
 from bench_runner.finding import verdict
 from bench_runner.report.comparison import WIDTH, amount
 from bench_runner.report.formats import printable, size
 
 SCHEMA: Final = "bench-runner/fleet/1"
 SHOWN_FINDINGS: Final = 40
+SHOWN_MACHINES: Final = 20
 
 
-def fleet_document(fleet: Fleet, unreadable: Sequence[str]) -> dict[str, Any]:
+def fleet_document(fleet: Fleet, nodes: Sequence[Node], unreadable: Sequence[str]) -> dict[str, Any]:
     """Plain values, worst first."""
     return {
         "schema": SCHEMA,
         "verdict": verdict(fleet.findings),
         "threshold": fleet.threshold,
         "kinds": [{"kind": kind, "machines": list(machines)} for kind, machines in fleet.kinds.items()],
+        "nodes": [asdict(node) for node in nodes],
         "findings": [asdict(finding) for finding in fleet.findings],
         "metrics": [_metric_document(metric) for metric in fleet.metrics],
         "unreadable": list(unreadable),
@@ -40,17 +44,32 @@ def _metric_document(metric: FleetMetric) -> dict[str, Any]:
         "median": metric.middle,
         "robust_spread": metric.spread,
         "judged": metric.judged,
+        "limit": metric.limit,
         "missing": list(metric.missing),
         "values": [asdict(value) for value in metric.values],
     }
 
 
-def fleet_text(fleet: Fleet, unreadable: Sequence[str]) -> str:
+def nodes_text(nodes: Sequence[Node]) -> str:
+    """A line a machine for schedulers and scripts: name, state, reason, with tabs between them."""
+    return "".join("\t".join(_field(text) for text in (node.name, node.state, node.reason)) + "\n" for node in nodes)
+
+
+def _field(text: str) -> str:
+    return " ".join(printable(text).split())
+
+
+def fleet_text(fleet: Fleet, nodes: Sequence[Node], unreadable: Sequence[str]) -> str:
     """Findings first, worst first, then the distribution of each metric over the machines of each kind."""
     lines: list[str] = []
     for kind, machines in fleet.kinds.items():
-        lines += _wrapped(f"{len(machines)} x ({kind}): {', '.join(machines)}")
-    lines.append("")
+        shown = ", ".join(machines[:SHOWN_MACHINES])
+        more = f" … and {len(machines) - SHOWN_MACHINES} more" if len(machines) > SHOWN_MACHINES else ""
+        lines += _wrapped(f"{len(machines)} x ({kind}): {shown}{more}")
+        if len(machines) < LEAST_MACHINES:
+            lines += _wrapped(f"{LEAST_MACHINES} of a kind are needed to tell who stands out", "    ")
+    states = Counter(node.state for node in nodes)
+    lines += ["", ", ".join(f"{count} {state}" for state, count in sorted(states.items())), ""]
     for finding in fleet.findings[:SHOWN_FINDINGS]:
         lines += _wrapped(f"{finding.status.upper()} {finding.message}")
         lines += _wrapped(f"remedy: {finding.remedy}", "    ")
@@ -61,7 +80,9 @@ def fleet_text(fleet: Fleet, unreadable: Sequence[str]) -> str:
     lines += _distributions(fleet)
     if unreadable:
         lines += ["Not read", *(line for one in unreadable for line in _wrapped(f"- {one}")), ""]
-    lines.append(f"verdict: {verdict(fleet.findings)} ({len(fleet.findings)} findings)")
+    judged = any(metric.judged for metric in fleet.metrics)
+    said = verdict(fleet.findings) if judged or fleet.findings else "nothing to judge"
+    lines.append(f"verdict: {said} ({len(fleet.findings)} findings)")
     return "\n".join(lines) + "\n"
 
 
