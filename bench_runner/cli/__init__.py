@@ -18,7 +18,20 @@ import typer
 from bench_runner.cli import output
 from bench_runner.errors import EXIT_NOT_CARRIED_OUT, EXIT_USAGE, BenchRunnerError, UsageError
 
-COMMANDS: Final = ("run", "report", "doctor", "env", "compare", "baseline", "noise", "verify", "gate", "fleet", "slurm")
+COMMANDS: Final = (
+    "run",
+    "report",
+    "doctor",
+    "env",
+    "compare",
+    "baseline",
+    "noise",
+    "verify",
+    "gate",
+    "fleet",
+    "predict",
+    "slurm",
+)
 """Modules of this package; each has ``register(app: typer.Typer) -> None``."""
 
 _ClickException: Final[Any] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
