@@ -276,3 +276,13 @@ def test_what_programs_said_cannot_steer_the_terminal() -> None:
     text = verify_text({"environment": [finding]}, {"prefix": "/x\x1b"})
     assert all(character.isprintable() or character == "\n" for character in text)
     assert "do this" in text
+
+
+def test_many_skips_are_folded_behind_the_first_reason_of_each_part() -> None:
+    skips = [Finding(check=f"machine.check-{i}", status="skip", message=f"no device {i}") for i in range(9)]
+    text = verify_text({"machine": skips}, {})
+    assert "machine.check-0: no device 0" in text
+    assert "8 more (--passed says why): machine.check-1, machine.check-2" in text
+    assert "no device 5" not in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "machine.check-5: no device 5" in verify_text({"machine": skips}, {}, passes=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bench_runner.cli import output
-from bench_runner.errors import EXIT_OK, EXIT_USAGE
+from bench_runner.errors import EXIT_OK, EXIT_USAGE, UsageError
 
 
 def register(app: typer.Typer) -> None:
@@ -70,6 +70,8 @@ def list_baselines(
     from bench_runner.baseline import summaries
     from bench_runner.report.formats import printable
 
+    if not results.is_dir():
+        raise UsageError(f"--results {results}: no such folder")
     found = summaries(results)
     if as_json:
         output.emit_json({"schema": "bench-runner/baselines/1", "baselines": [asdict(one) for one in found]})

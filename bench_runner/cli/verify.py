@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench_runner.finding import Finding
 
 DEFAULT_LOCK: Final = Path("conda-lock.yml")
+CPU_LOCK: Final = Path("conda-lock-cpu.yml")
 
 
 class Part(StrEnum):
@@ -37,11 +38,11 @@ def verify(
     ] = None,
     lock: Annotated[
         Path | None,
-        typer.Option(help="The lock file.  Default: the one that the prefix was built from, or conda-lock.yml."),
+        typer.Option(help="The lock file.  Default: the prefix's own, or the one for this machine."),
     ] = None,
     only: Annotated[list[Part] | None, typer.Option(help="Verify this part alone; may be given several times.")] = None,
     quick: Annotated[bool, typer.Option("--quick/--full", help="Files by size and date, or each by its hash.")] = False,
-    passed: Annotated[bool, typer.Option("--passed", help="List the passed checks too.")] = False,
+    passed: Annotated[bool, typer.Option("--passed", help="List the passed and the skipped checks too.")] = False,
     one_line: Annotated[bool, typer.Option("--one-line", help="One line, fit for a prolog or a drain reason.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> int:
@@ -87,7 +88,8 @@ def verify(
 
 
 def lock_for(prefix: Path, named: Path | None) -> Lock | None:
-    """The lock that was named; else the one here that built the prefix; else conda-lock.yml, if it is there."""
+    """The lock that was named; else the one here that built the prefix; else the one that suits this machine."""
+    from bench_runner.environment.host import virtual_packages
     from bench_runner.environment.lockfile import read_lock
     from bench_runner.environment.prefix import read_mark
 
@@ -99,7 +101,8 @@ def lock_for(prefix: Path, named: Path | None) -> Lock | None:
             lock = read_lock(path)
             if lock.sha256 == mark.lock_sha256:
                 return lock
-    return read_lock(DEFAULT_LOCK) if DEFAULT_LOCK.exists() else None
+    usual = DEFAULT_LOCK if "__cuda" in virtual_packages() or not CPU_LOCK.exists() else CPU_LOCK
+    return read_lock(usual) if usual.exists() else None
 
 
 def _environment(prefix: Path, python: Path, lock: Lock | None, *, quick: bool) -> Verification:
@@ -124,8 +127,14 @@ def _place(prefix: Path | None) -> tuple[Path, Path]:
     place = prefix.absolute()
     if not place.is_dir():
         raise UsageError(f"--prefix {shortened(str(prefix))}: no such folder; name an environment's")
-    named = (place / "bin" / name for name in ("python", "python3"))
-    return place, next((path for path in named if path.exists()), place / "bin" / "python")
+    named = [place / "bin" / name for name in ("python", "python3")]
+    marks = [*named, place / "conda-meta", place / "pyvenv.cfg"]
+    if not any(path.exists() or path.is_symlink() for path in marks):
+        raise UsageError(
+            f"--prefix {shortened(str(prefix))}: no environment (no bin/python, conda-meta or pyvenv.cfg there); name "
+            "an environment's folder"
+        )
+    return place, next((path for path in named if path.exists()), named[0])
 
 
 def _timed(part: Part, python: str) -> tuple[list[Finding], float]:

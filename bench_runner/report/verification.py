@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
@@ -13,6 +14,8 @@ MEASURED: Final = "links."
 VERIFY_SCHEMA: Final = "bench-runner/verify/1"
 LONGEST_LINE: Final = 200
 """A drain reason in Slurm is cut off not far behind this."""
+SHOWN_SKIPS: Final = 5
+"""More skipped checks mostly have one reason in common, which the first of them says."""
 _ORDER: Final[tuple[Status, ...]] = ("fail", "warn", "skip", "pass")
 _HEADINGS: Final[Mapping[Status, str]] = {"fail": "FAILED", "warn": "WARNINGS", "skip": "SKIPPED", "pass": "PASSED"}
 
@@ -35,7 +38,8 @@ def verify_document(
 def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, Any], *, passes: bool = False) -> str:
     """Worst first, with evidence and remedy, the verdict last.
 
-    Of the passed checks a count, unless ``passes``, and what was measured.
+    Of the passed checks a count, unless ``passes``, and what was measured; of many skipped ones the first reasons
+    and the names of the rest.
     """
     lines = [f"{name}: {_printable(value)}" for name, value in subject.items() if value is not None]
     every = [finding for findings in groups.values() for finding in findings]
@@ -47,6 +51,9 @@ def verify_text(groups: Mapping[str, Sequence[Finding]], subject: Mapping[str, A
         if status == "pass" and not passes:
             lines[-1] += ": " + ", ".join(f"{name} {_passed(findings)}" for name, findings in groups.items())
             found = [finding for finding in found if finding.check.startswith(MEASURED)]
+        if status == "skip" and not passes and len(found) > SHOWN_SKIPS:
+            lines += _folded(found)
+            continue
         for finding in found:
             lines += _paragraph(finding)
     by_group = ", ".join(f"{name} {verdict(findings)}" for name, findings in groups.items())
@@ -65,6 +72,17 @@ def verify_line(groups: Mapping[str, Sequence[Finding]]) -> str:
     text = " ".join(_printable(bad[0].message).split())
     room = LONGEST_LINE - len(line) - len(more)
     return line + (text if len(text) <= room else text[: max(room - 3, 0)] + "...") + more
+
+
+def _folded(skipped: Sequence[Finding]) -> list[str]:
+    """The first reason of each part (environment, machine, links), and the names of the rest."""
+    first: dict[str, Finding] = {}
+    for finding in skipped:
+        first.setdefault(finding.check.partition(".")[0], finding)
+    rest = [finding.check for finding in skipped if finding not in first.values()]
+    lines = [line for finding in first.values() for line in _paragraph(finding)]
+    names = f"{len(rest)} more (--passed says why): {', '.join(rest)}"
+    return lines + textwrap.wrap(names, 80, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _passed(findings: Sequence[Finding]) -> str:

@@ -344,3 +344,19 @@ def test_the_running_environment_with_its_real_torch(capsys: pytest.CaptureFixtu
         assert findings["prefix"]["status"] == "warn"
         assert findings["files"]["status"] == "skip"
         assert (code, document["verdict"]) == (0, "warn"), [f for f in document["findings"] if f["status"] == "fail"]
+
+
+def test_a_folder_that_is_no_environment_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "--only", "environment", "--prefix", str(tmp_path)]) == 2
+    assert "no environment (no bin/python, conda-meta or pyvenv.cfg there)" in capsys.readouterr().err
+
+
+def test_the_lock_by_default_suits_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("conda-lock.yml", "conda-lock-cpu.yml"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    for cuda, name in (("12.9", "conda-lock.yml"), ("", "conda-lock-cpu.yml")):
+        monkeypatch.setenv("CONDA_OVERRIDE_CUDA", cuda)
+        chosen = verify_command.lock_for(tmp_path, None)
+        assert chosen is not None
+        assert chosen.path == Path(name)
