@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,95 @@ def test_a_noise_profile_lets_one_launch_say_same(results: Path, capsys: pytest.
 def test_what_stands_on_both_sides_is_said(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, text, _ = run(capsys, "box", "box", "--results", results)
     assert "5 record(s) stand on both sides" in text
+
+
+def test_the_table_says_which_number_of_a_launch_it_compares(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, text, _ = run(capsys, "box", "slow", "--results", results)
+    told = " ".join(text.split())
+    assert "step_time: the lower quartile of its steps or calls (p25;" in told
+    assert "peak_rss: the value itself" in told
+
+
+def hostile(results: Path) -> tuple[str, str]:
+    """Two record files whose machines and reasons are markup."""
+    name = "<script>alert(1)</script>|*x*"
+    broken = failures("failed", f"{name} \x1b[31m", 2, strategy="data_parallel")
+    for file, factor in (("a.jsonl", 1.0), ("b.jsonl", 1.3)):
+        machine = builders.machine(f"{name}{file}", fingerprint=file)
+        own = [
+            replace(record, record_id=f"{file}{place}", machine=machine)
+            for place, record in enumerate([*trainings(factor), *broken])
+        ]
+        (results / file).write_bytes(b"".join(store.to_line(record) + b"\n" for record in own))
+    return str(results / "a.jsonl"), str(results / "b.jsonl")
+
+
+class Page(HTMLParser):
+    """The page's tags, and its text by the cells of its tables."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1].append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_markdown_and_html_say_the_same_as_the_text(
+    results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = hostile(results)
+    code, text, _ = run(capsys, *sides, "--results", results)
+    verdict = text.splitlines()[-1]
+    told, markdown, _ = run(capsys, *sides, "--results", results, "--format", "markdown")
+    page = tmp_path / "page.html"
+    assert run(capsys, *sides, "--results", results, "-o", page)[0] == told == code == 1
+    html = page.read_text(encoding="utf-8")
+    read = Page(html)
+    assert verdict in html
+    assert verdict in markdown.replace("\\", "")
+    rows = {row[0]: row for row in read.rows if row[0] == "step_time"}
+    (line,) = [line for line in text.splitlines() if line.startswith("step_time")]
+    assert all(cell in line for cell in rows["step_time"][:6])
+    assert rows["step_time"][6] == "WORSE"
+    assert "| step\\_time |" in markdown
+    for shown in (html, markdown):
+        assert "<script" not in shown
+        assert "\x1b" not in shown
+    assert "script" not in read.tags
+    assert "<h2>What else differs</h2>" in html
+    assert "### What else differs" in markdown
+
+
+def test_a_comparison_of_one_launch_a_side_is_rendered_too(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for file_format in ("markdown", "html"):
+        code, out, _ = run(capsys, "single", "broken", "--results", results, "--format", file_format)
+        assert code == 1
+        assert "WORSE" in out
+
+
+def test_the_format_follows_the_files_name(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, beginning in (
+        ("c.md", "## Comparison"),
+        ("c.txt", "baseline "),
+        ("c.json", "{"),
+        ("c.html", "<!DOCTYPE"),
+    ):
+        code, out, err = run(capsys, "box", "twin", "--results", results, "-o", tmp_path / name)
+        assert (code, out) == (0, "")
+        assert f"wrote {tmp_path / name}" in err
+        assert (tmp_path / name).read_text(encoding="utf-8").startswith(beginning)
+    jsonschema.validate(json.loads((tmp_path / "c.json").read_text()), SCHEMA)
+    code, _, err = run(capsys, "box", "twin", "--results", results, "--format", "pdf")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "--format pdf: must be one of text, markdown, html, json" in err

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench_runner.cli import main
-from bench_runner.report.comparison import _COLUMNS
+from bench_runner.report.comparison import COLUMNS
 
 TEXT = (Path(__file__).parent.parent / "docs" / "comparing.md").read_text(encoding="utf-8")
 COMMANDS = sorted({line.strip() for line in TEXT.splitlines() if line.startswith("    bench-runner ")})
@@ -30,4 +30,4 @@ def test_commands_and_their_options_exist(command: str, capsys: pytest.CaptureFi
 
 def test_the_sample_table_has_the_columns_of_the_real_one() -> None:
     (heading,) = [line for line in TEXT.splitlines() if line.startswith("    metric ")]
-    assert re.split(r"\s{2,}| (?=candidate|change|sees|verdict)", heading.strip()) == list(_COLUMNS)
+    assert re.split(r"\s{2,}| (?=candidate|change|sees|verdict)", heading.strip()) == list(COLUMNS)

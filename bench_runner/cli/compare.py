@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from bench_runner.cli import output
 from bench_runner.errors import EXIT_FINDINGS, EXIT_INCONCLUSIVE, EXIT_OK, EXIT_USAGE, UsageError
+
+if TYPE_CHECKING:
+    from bench_runner.comparing import Compared
+
+FORMATS: Final = ("text", "markdown", "html", "json")
+SUFFIXES: Final = {".txt": "text", ".md": "markdown", ".html": "html", ".json": "json"}
 
 
 def register(app: typer.Typer) -> None:
@@ -26,7 +33,11 @@ def compare(
     metric: Annotated[list[str] | None, typer.Option(help="Compare these metrics instead of the usual ones.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if anything is inconclusive.")] = False,
     results: Annotated[Path, typer.Option(help="Folder with results.")] = Path("results"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}. Default: by the file's name, else text.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> int:
     """Compare two machines, commits, environments, baselines or files; in any mix.
 
@@ -36,10 +47,9 @@ def compare(
     Example: bench-runner compare a100-box h100-box --threshold 10
     """
     from bench_runner.comparing import compare_sides
-    from bench_runner.report.comparison import compare_document, compare_text
-    from bench_runner.report.formats import encodable
     from bench_runner.sides import select
 
+    chosen = chosen_format(file_format, out, as_json=as_json)
     compared = compare_sides(
         select(baseline, results),
         select(candidate, results),
@@ -47,10 +57,7 @@ def compare(
         threshold=fraction(threshold),
         metrics=metric or (),
     )
-    if as_json:
-        output.emit_json(compare_document(compared))
-    else:
-        output.emit_text(encodable(compare_text(compared), sys.stdout.encoding))
+    _show(compared, chosen, out)
     for line in compared.unreadable:
         output.note(f"bench-runner: not read: {line}")
     if compared.unreadable:
@@ -59,6 +66,40 @@ def compare(
         return EXIT_FINDINGS
     unclear = any(comparison.verdict == "inconclusive" for comparison in compared.outcome.comparisons)
     return EXIT_INCONCLUSIVE if strict and unclear else EXIT_OK
+
+
+def chosen_format(file_format: str | None, out: Path | None, *, as_json: bool) -> str:
+    """The format by option or by the file's name; UsageError for one that there is not."""
+    if as_json and file_format not in (None, "json"):
+        raise UsageError(f"--json and --format {file_format}: choose one of the two")
+    chosen = "json" if as_json else file_format or SUFFIXES.get(out.suffix.lower() if out else "", "text")
+    if chosen not in FORMATS:
+        raise UsageError(f"--format {chosen}: must be one of {', '.join(FORMATS)}")
+    return chosen
+
+
+def _show(compared: Compared, chosen: str, out: Path | None) -> None:
+    """Render in the chosen format, to the file or to standard output."""
+    from bench_runner.report import comparison, comparison_page
+    from bench_runner.report.files import write_text
+    from bench_runner.report.formats import encodable
+
+    if chosen == "json" and out is None:
+        output.emit_json(comparison.compare_document(compared))
+        return
+    if chosen == "json":
+        text = json.dumps(comparison.compare_document(compared), indent=1, allow_nan=False) + "\n"
+    elif chosen == "markdown":
+        text = comparison_page.compare_markdown(compared)
+    elif chosen == "html":
+        text = comparison_page.compare_html(compared)
+    else:
+        text = comparison.compare_text(compared)
+    if out is None:
+        output.emit_text(encodable(text, sys.stdout.encoding))
+        return
+    write_text(out, text)
+    output.note(f"bench-runner: wrote {out}")
 
 
 def fraction(percent: float | None) -> float | None:

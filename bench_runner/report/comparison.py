@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from bench_runner.analysis.comparison import Comparison, Verdict
 from bench_runner.analysis.power import LARGEST_PLAN
+from bench_runner.analysis.statistics import Judgement
 from bench_runner.comparing import Compared
 from bench_runner.report import formats
 from bench_runner.sides import Side
@@ -35,6 +36,20 @@ def compare_document(compared: Compared) -> dict[str, Any]:
         "notes": list(compared.notes),
         "unreadable": list(compared.unreadable),
     }
+
+
+def lists(compared: Compared) -> list[tuple[str, list[str]]]:
+    """The lists below the table, those that have entries, each with its title."""
+    named = (
+        ("Only one side has", [f"{one.key.label} (the {one.side})" for one in compared.outcome.unmatched]),
+        (
+            "What else differs",
+            [f"{one.subject} {one.name}: {one.baseline} -> {one.candidate}" for one in compared.differences],
+        ),
+        ("Notes", list(compared.notes)),
+        ("Not read", list(compared.unreadable)),
+    )
+    return [(title, entries) for title, entries in named if entries]
 
 
 def _side_document(side: Side) -> dict[str, Any]:
@@ -67,12 +82,12 @@ def _comparison_document(comparison: Comparison) -> dict[str, Any]:
 
 # --- text -------------------------------------------------------------------------------------------------------
 
-_COLUMNS: Final = ("metric", "baseline", "candidate", "change %", "90 % interval", "sees %", "verdict")
+COLUMNS: Final = ("metric", "baseline", "candidate", "change %", "90 % interval", "sees %", "verdict")
 _WIDTHS: Final = (17, 9, 9, 8, 15, 6, 9)
 _LEFT: Final = (0, 6)
 """The columns of words; the others hold numbers and end at the right."""
 
-_SHOWN: Final[dict[Verdict, str]] = {
+SHOWN: Final[dict[Verdict, str]] = {
     "regression": "WORSE",
     "improvement": "better",
     "same": "same",
@@ -91,20 +106,35 @@ def compare_text(compared: Compared) -> str:
         "",
     ]
     lines += _table(outcome.comparisons)
-    lines += _listed("Only one side has", (f"{one.key.label} (the {one.side})" for one in outcome.unmatched))
-    lines += _listed(
-        "What else differs",
-        (f"{one.subject} {one.name}: {one.baseline} -> {one.candidate}" for one in compared.differences),
-    )
-    lines += _listed("Notes", compared.notes)
-    lines += _listed("Not read", compared.unreadable)
+    statistics = statistics_line(outcome.comparisons)
+    lines += [*textwrap.wrap(statistics, WIDTH), ""] if statistics else []
+    for title, entries in lists(compared):
+        lines += _listed(title, entries)
     return "\n".join([*lines, verdict_line(compared)]) + "\n"
+
+
+STATISTIC_NAMES: Final = {
+    "p25": "the lower quartile of its steps or calls (p25; on a CPU, which others use too)",
+    "median": "the median of its steps or calls",
+    "mean": "the mean",
+    "value": "the value itself",
+}
+
+
+def statistics_line(comparisons: Iterable[Comparison]) -> str:
+    """By which number each metric's launches are compared; a report shows means and medians instead."""
+    metrics: dict[str, dict[str, None]] = {}
+    for comparison in comparisons:
+        if comparison.judgement is not None and comparison.statistic is not None:
+            metrics.setdefault(comparison.statistic, {})[comparison.metric] = None
+    told = [f"{', '.join(names)}: {STATISTIC_NAMES.get(name, name)}" for name, names in metrics.items()]
+    return f"One launch is one number: {'; '.join(told)}. A side is the geometric mean of its launches." if told else ""
 
 
 def verdict_line(compared: Compared) -> str:
     """The verdict and how often each was given, in one line."""
     counted = Counter(comparison.verdict for comparison in compared.outcome.comparisons)
-    parts = [f"{counted[name]} {name}" for name in _SHOWN if counted[name]]
+    parts = [f"{counted[name]} {name}" for name in SHOWN if counted[name]]
     return f"verdict: {compared.outcome.verdict} ({', '.join(parts)})"
 
 
@@ -115,7 +145,7 @@ def _table(comparisons: Sequence[Comparison]) -> list[str]:
         cases.setdefault(comparison.key.label, []).append(comparison)
     lines = []
     if any(comparison.judgement is not None for comparison in comparisons):
-        lines += [_row(_COLUMNS), ""]
+        lines += [_row(COLUMNS), ""]
     for label, block in cases.items():
         lines += textwrap.wrap(formats.printable(label), WIDTH)
         for comparison in block:
@@ -125,28 +155,30 @@ def _table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _comparison_lines(comparison: Comparison) -> list[str]:
-    shown = _SHOWN[comparison.verdict]
+    shown = SHOWN[comparison.verdict]
     if comparison.judgement is None:
         where = "" if comparison.metric == "all" else f"{comparison.metric} "
         return _wrapped(f"{where}{shown}: {comparison.reason}")
     told = comparison.judgement
-    label = comparison.metric if comparison.bytes is None else f"{comparison.metric} {formats.size(comparison.bytes)}"
-    cells = (
-        label,
+    lines = [_row((*number_cells(comparison, told), shown))]
+    if comparison.verdict != "same":
+        lines += _wrapped(f"{launches_told(comparison)}: {comparison.reason}")
+    return lines
+
+
+def number_cells(comparison: Comparison, told: Judgement) -> tuple[str, ...]:
+    """The cells below all of ``COLUMNS`` but the last."""
+    return (
+        comparison.metric if comparison.bytes is None else f"{comparison.metric} {formats.size(comparison.bytes)}",
         amount(comparison.baseline.value, comparison.unit),
         amount(comparison.candidate.value, comparison.unit),
         "-" if told.ratio is None else _percent(told.ratio - 1),
         "-" if told.interval is None else f"{_percent(told.interval[0] - 1)} {_percent(told.interval[1] - 1)}",
         "-" if told.smallest_visible is None else f"{100 * told.smallest_visible:.3g}",
-        shown,
     )
-    lines = [_row(cells)]
-    if comparison.verdict != "same":
-        lines += _wrapped(f"{_launches(comparison)}: {comparison.reason}")
-    return lines
 
 
-def _launches(comparison: Comparison) -> str:
+def launches_told(comparison: Comparison) -> str:
     return f"{comparison.baseline.launches} + {comparison.candidate.launches} launches"
 
 

@@ -26,13 +26,14 @@ def _section(section: Section) -> str:
     lines = [f"## {escape(section.machine)}", ""]
     lines += [f"- {escape(text)}" for text in section.lines]
     for table in section.tables:
-        lines += ["", f"### {escape(table.title)}", "", *_table(table)]
+        lines += ["", f"### {escape(table.title)}", "", *table_lines(table)]
     for title, entries in section.lists:
         lines += ["", f"### {title}", "", *(f"- {escape(entry)}" for entry in entries)]
     return "\n".join(lines) + "\n"
 
 
-def _table(table: Table) -> list[str]:
+def table_lines(table: Table) -> list[str]:
+    """A table's lines, its note below it."""
     lines = [
         _row([escape(name) for name in table.columns]),
         _row(["---:" if numeric else "---" for numeric in table.numeric]),
