@@ -6,6 +6,8 @@ measurement until asv waits for its values, and measures undisturbed.
 
 from __future__ import annotations
 
+import importlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,16 +33,29 @@ def in_asvs_order(context: Context, pairs: Sequence[tuple[Strategy, int | str]])
 
 
 def measure_ahead(
-    context: Context, folder: Path, pairs: Sequence[tuple[Strategy, int | str]], on_progress: Callable[[], None]
+    context: Context,
+    folder: Path,
+    pairs: Sequence[tuple[Strategy, int | str]],
+    on_progress: Callable[[], None],
+    later: Sequence[str] = (),
 ) -> None:
     """Measure all pairs into the session's ``folder``, where asv's processes find the values.
 
-    Raises what ``measure`` raises; what was complete is stored.
+    ``later`` are modules that the caller will want when all is measured.  They are imported while the last launch's
+    workers import theirs: before, asv needs the processor, and after that the measurement.  Raises what ``measure``
+    raises; what was complete is stored.
     """
     session = Session(folder, on_progress)
     waiting_room = session.launch_folder("single", 1, context.launch_index).parent
     for left_over in waiting_room.glob(f"*/{ASKED_NAME}"):
         left_over.unlink()  # by an earlier call that was broken off
     held = replace(context, options={**context.options, "held_by": [str(waiting_room), ASKED_NAME]})
-    for strategy, count in in_asvs_order(context, pairs):
+    for left, (strategy, count) in zip(reversed(range(len(pairs))), in_asvs_order(context, pairs), strict=True):
+        if left == 0:
+            threading.Thread(target=_import, args=(tuple(later),), daemon=True).start()
         session.measure_once(held, strategy, count)
+
+
+def _import(names: Sequence[str]) -> None:
+    for name in names:
+        importlib.import_module(name)

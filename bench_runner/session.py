@@ -46,6 +46,8 @@ from bench_runner.spec import Strategy
 
 EnvironmentChoice = Literal["auto", "locked", "existing"]
 FOLDER: Final = ".bench-runner"
+REPORT_MODULES: Final = ("bench_runner.report.tables", "bench_runner.report.text")
+"""What shows the records of a run at its end; a second of imports."""
 Say = Callable[[str], None]
 
 
@@ -318,7 +320,7 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
 
 
 def _measure_ahead(context: Context, folder: Path, pairs: list[tuple[Strategy, int | str]], progress: Progress) -> None:
-    measure_ahead(context, folder, pairs, progress.read)
+    measure_ahead(context, folder, pairs, progress.read, later=REPORT_MODULES)
 
 
 def _variables(request: RunRequest, context: Context, folder: Path, index: int) -> dict[str, str]:
