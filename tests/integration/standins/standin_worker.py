@@ -128,14 +128,19 @@ def state(name, launch, case=None):
     moment(name if case is None else f"case-{case}", launch)
 
 
-def join():
-    """As a process group does: nobody gets past until all have come.  Those of several nodes meet at MASTER_PORT."""
+def meet(name, seconds):
+    """As in a process group: nobody gets past until all have come; those of several nodes meet at MASTER_PORT.
+
+    Longer than ``seconds`` nobody waits here: one that has died or hangs is the control side's business.
+    """
     place = DIRECTORY
     if os.environ.get("STANDIN_MEETING"):
         place = Path(os.environ["STANDIN_MEETING"]) / os.environ["MASTER_PORT"]
         place.mkdir(exist_ok=True)
-    (place / f"here-{RANK}").touch()
-    while not all((place / f"here-{rank}").exists() for rank in range(int(os.environ.get("WORLD_SIZE", "1")))):
+    (place / f"{name}-{RANK}").touch()
+    ranks = range(int(os.environ.get("WORLD_SIZE", "1")))
+    ends = time.monotonic() + seconds
+    while not all((place / f"{name}-{rank}").exists() for rank in ranks) and time.monotonic() < ends:
         time.sleep(0.005)
 
 
@@ -146,9 +151,10 @@ def main():
     launch = json.loads(Path(sys.argv[1]).read_text())
     for name in ("started", "device", "joining"):
         state(name, launch)
-    join()
+    meet("here", seconds=3600)
     state("joined", launch)
     for case in range(launch["first_case"], len(launch["specs"])):
+        meet(f"before-{case}", seconds=1)  # no rank begins a case while another is in the one before
         state("case", launch, case)
         samples = {"rank": RANK, "pid": os.getpid(), "threads": os.environ["OMP_NUM_THREADS"]}
         time.sleep(launch["options"].get("case_seconds", 0.0))
