@@ -131,6 +131,12 @@ def _metrics(
     ]
 
 
+def robust(logs: Sequence[float]) -> tuple[float, float]:
+    """The median, and the median absolute deviation scaled to a standard deviation (no less than a thousandth)."""
+    middle = median(logs)
+    return middle, max(TO_SIGMA * median([abs(one - middle) for one in logs]), LEAST_SPREAD)
+
+
 def limit_for(metrics: int) -> float:
     """The distance from which one of so many metrics is flagged, in robust standard deviations (Bonferroni)."""
     from scipy.stats import norm
@@ -148,9 +154,7 @@ def _judge(
     limit: float,
 ) -> FleetMetric:
     logs = {machine: median([math.log(value) for value in series]) for machine, series in values.items()}
-    middle = median(list(logs.values()))
-    deviation = median([abs(value - middle) for value in logs.values()])
-    spread = max(TO_SIGMA * deviation, LEAST_SPREAD)
+    middle, spread = robust(list(logs.values()))
     judged = len(logs) >= LEAST_MACHINES
     placed = []
     for machine, value in logs.items():

@@ -15,12 +15,11 @@ from typing import Final, Literal
 from bench_runner.analysis.cases import CaseKey, MetricKey, Settings, from_records
 from bench_runner.analysis.fleet import (
     LEAST_MACHINES,
-    LEAST_SPREAD,
     ROBUST_LIMIT,
-    TO_SIGMA,
     Fleet,
     FleetMetric,
     kind_of,
+    robust,
 )
 from bench_runner.analysis.metrics import median
 from bench_runner.finding import Finding
@@ -62,8 +61,7 @@ def slow_machines(fleet: Fleet) -> list[Finding]:
         overall = {name: median(series) for name, series in changes.items()}
         if len(overall) < LEAST_MACHINES:
             continue
-        middle = median(list(overall.values()))
-        spread = max(TO_SIGMA * median([abs(one - middle) for one in overall.values()]), LEAST_SPREAD)
+        middle, spread = robust(list(overall.values()))
         for name, mine in sorted(overall.items(), key=lambda item: (-item[1], item[0])):
             distance, change = (mine - middle) / spread, mine - middle
             if distance >= ROBUST_LIMIT and change >= math.log1p(fleet.threshold):
@@ -137,8 +135,7 @@ def _against_past(records: Sequence[RunRecord], newest: str, metrics: Sequence[s
     for (_, _, metric), sessions in values.items():
         past = [median(series) for session, series in sessions.items() if session != newest]
         if newest in sessions and len(past) >= LEAST_SESSIONS - 1:
-            middle = median(past)
-            spread = max(TO_SIGMA * median([abs(one - middle) for one in past]), LEAST_SPREAD)
+            middle, spread = robust(past)
             change = worse_by(metric, median(sessions[newest]) - middle)
             seen.append((change, change / spread))
     return seen

@@ -19,6 +19,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 MIB: Final = 1 << 20
+GRADIENT_BYTES: Final = 4
+"""Parameters, and so DDP's gradients, are float32 under every precision here (autocast keeps them)."""
 FIRST_BUCKET_BYTES: Final = 1 * MIB
 BUCKET_BYTES: Final = 25 * MIB
 _FEWEST_POINTS: Final = 3
@@ -52,12 +54,13 @@ class Curve:
 
     regimes: tuple[Regime, ...]
 
+    def regime(self, message_bytes: float) -> Regime:
+        """The regime that a message falls into, or the nearest."""
+        return next((regime for regime in self.regimes if message_bytes <= regime.high_bytes), self.regimes[-1])
+
     def seconds(self, message_bytes: float) -> float:
-        """Time of a message: of the regime it falls into, or of the nearest."""
-        for regime in self.regimes:
-            if message_bytes <= regime.high_bytes:
-                return regime.seconds(message_bytes)
-        return self.regimes[-1].seconds(message_bytes)
+        """Time of a message."""
+        return self.regime(message_bytes).seconds(message_bytes)
 
     @property
     def alpha_seconds(self) -> float:
@@ -186,6 +189,11 @@ def evenly(total_bytes: int, piece_bytes: int = 1 << 18) -> tuple[int, ...]:
         raise ValueError(f"total_bytes = {total_bytes}, piece_bytes = {piece_bytes}: must be at least 0 and 1")
     whole, rest = divmod(total_bytes, piece_bytes)
     return (*([piece_bytes] * whole), *([rest] if rest else []))
+
+
+def gradient_buckets(parameters: int) -> tuple[int, ...]:
+    """DDP's buckets in bytes for a model of which only the number of parameters is known."""
+    return bucket_bytes(evenly(parameters * GRADIENT_BYTES))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

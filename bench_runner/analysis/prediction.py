@@ -10,6 +10,7 @@ taken to stay the same share.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,8 +20,7 @@ import numpy as np
 from bench_runner.analysis.metrics import median
 from bench_runner.analysis.model import (
     Curve,
-    bucket_bytes,
-    evenly,
+    gradient_buckets,
     link_of_ring,
     predict_ddp_step,
     ring_seconds,
@@ -32,8 +32,6 @@ from bench_runner.spec import Training
 
 FAR: Final = 16
 """From so many times the measured devices on, a prediction is said to be a guess."""
-_BYTES_PER_GRADIENT: Final = 4
-_PHASES: Final = ("forward", "backward", "optimizer")
 _Z95: Final = 1.96
 
 
@@ -97,7 +95,7 @@ class _Model:
 
     def message_seconds(self, devices: int, size: float) -> tuple[float, float]:
         """(cheaper, dearer) of ring and tree for one message."""
-        regime = next((r for r in self.basis.curve.regimes if size <= r.high_bytes), self.basis.curve.regimes[-1])
+        regime = self.basis.curve.regime(size)
         if devices == self.basis.devices:
             return regime.seconds(size), regime.seconds(size)
         alpha, beta = link_of_ring(regime, self.basis.devices)
@@ -127,61 +125,69 @@ def predictions(records: Sequence[RunRecord], devices: Sequence[int]) -> list[Ca
 
     Weak scaling: the batch of each device stays.  Only what ran within one node is a basis.
     """
+    ordered = sorted(records, key=lambda one: (one.started_at, one.record_id))
+    together: dict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    for record in ordered:
+        together[_place(record)].append(record)
     found = []
-    for single in _newest_singles(records):
-        bases = _bases(records, single)
-        times = step_times(single)
-        if not bases or times is None or times.parameters is None or any(name not in times.phases for name in _PHASES):
-            continue
-        found.append(_case(single, times, bases, devices, _spread(records, single)))
+    for single in _newest_singles(ordered):
+        beside = together[_place(single)]
+        times, bases = step_times(single), _bases(beside, single)
+        if bases and times is not None and times.parameters is not None and times.computing() is not None:
+            found.append(_case(single, times, bases, devices, _spread(beside, single)))
     return found
 
 
-def _newest_singles(records: Sequence[RunRecord]) -> list[RunRecord]:
+def _place(record: RunRecord) -> tuple[str, str]:
+    """Only what ran on one machine in one environment belongs together."""
+    return record.machine.fingerprint, record.environment.fingerprint
+
+
+def _newest_singles(ordered: Sequence[RunRecord]) -> list[RunRecord]:
     newest: dict[tuple[str, str, str], RunRecord] = {}
-    for record in sorted(records, key=lambda one: (one.started_at, one.record_id)):
+    for record in ordered:
         if record.spec.strategy == "single" and isinstance(record.spec.task, Training) and step_times(record):
             newest[record.machine.name, record.environment.fingerprint, record.spec.task.label] = record
     return list(newest.values())
 
 
-def _bases(records: Sequence[RunRecord], single: RunRecord) -> dict[int, _Basis]:
+def _bases(ordered: Sequence[RunRecord], single: RunRecord) -> dict[int, _Basis]:
     """By device count, the newest DDP record that belongs to the single one, where its all-reduce was measured."""
-    bases: dict[int, _Basis] = {}
-    for ddp in sorted(records, key=lambda one: (one.started_at, one.record_id)):
+    newest: dict[int, tuple[RunRecord, StepTimes]] = {}
+    for ddp in ordered:
         if ddp.spec.nodes > 1 or ddp.spec.device_count < 2 or comparable(single, ddp) is not None:
             continue
-        times, curve = step_times(ddp), all_reduce_curve(records, ddp)
-        if times is not None and curve is not None:
-            count = ddp.spec.device_count
-            bases[count] = _Basis(devices=count, step_seconds=times.step_seconds, curve=curve)
-    return bases
+        times = step_times(ddp)
+        if times is not None:
+            newest[ddp.spec.device_count] = ddp, times
+    curves = {count: all_reduce_curve(ordered, ddp) for count, (ddp, _) in newest.items()}
+    return {
+        count: _Basis(devices=count, step_seconds=newest[count][1].step_seconds, curve=curve)
+        for count, curve in curves.items()
+        if curve is not None
+    }
 
 
 def _spread(records: Sequence[RunRecord], single: RunRecord) -> float:
     """The standard deviation of the logarithms of the single-device step over launches; 0 with one launch."""
-    label, machine = single.spec.task.label, single.machine.name
     logs = [
         math.log(times.step_seconds)
         for record in records
-        if record.machine.name == machine
+        if record.machine.name == single.machine.name
         and record.spec.strategy == "single"
-        and record.spec.task.label == label
-        and record.environment.fingerprint == single.environment.fingerprint
+        and record.spec.task.label == single.spec.task.label
         and (times := step_times(record)) is not None
     ]
     return float(np.std(logs, ddof=1)) if len(logs) > 1 else 0.0
 
 
 def _model(times: StepTimes, basis: _Basis, spread: float) -> _Model:
-    forward, backward, optimizer = (times.phases[name] for name in _PHASES)
-    waiting = times.phases.get("data", 0.0)
-    # The phases were timed with a synchronisation after each; scaled to the undisturbed step they keep their shares.
-    scale = (times.step_seconds - waiting) / (forward + backward + optimizer)
+    computing = times.computing()
+    assert computing is not None, "a case without its phases is none"
     return _Model(
-        phases=(forward * scale, backward * scale, optimizer * scale),
-        waiting_seconds=waiting,
-        buckets=bucket_bytes(evenly((times.parameters or 0) * _BYTES_PER_GRADIENT)),
+        phases=computing,
+        waiting_seconds=times.waiting_seconds,
+        buckets=gradient_buckets(times.parameters or 0),
         basis=basis,
         spread=spread,
     )

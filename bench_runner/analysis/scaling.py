@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isnan
-from typing import Final
 
-from bench_runner.analysis.model import Curve, bucket_bytes, evenly, fit_curve, predict_ddp_step
+from bench_runner.analysis.model import Curve, fit_curve, gradient_buckets, predict_ddp_step
 from bench_runner.analysis.summary import Case, Group
-
-GRADIENT_BYTES: Final = 4
-"""Parameters, and so DDP's gradients, are float32 under every precision here (autocast keeps them)."""
 
 
 def fitted(points: Mapping[int, Sequence[tuple[int, float]]]) -> dict[int, Curve]:
@@ -37,7 +33,7 @@ def predicted_throughput(case: Case, groups: Sequence[Group], curves: Mapping[in
     if parameters is None or any(isnan(part) for part in parts):
         return {}
     data, forward, backward, optimizer = parts
-    buckets = bucket_bytes(evenly(parameters * GRADIENT_BYTES))
+    buckets = gradient_buckets(parameters)
     rates: dict[int, float] = {}
     for group in groups:
         devices = group.setting.devices

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Final, Literal
 
-from bench_runner.analysis.model import Curve, StepPrediction, bucket_bytes, evenly, fit_curve, predict_ddp_step
+from bench_runner.analysis.model import Curve, StepPrediction, fit_curve, gradient_buckets, predict_ddp_step
 from bench_runner.record import RunRecord
 from bench_runner.spec import Collective, Training
 
 Part = Literal["compute", "exposed communication", "input", "stragglers", "rest"]
-_BYTES_PER_GRADIENT: Final = 4
+_COMPUTE: Final = ("forward", "backward", "optimizer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,28 @@ class StepTimes:
     phases: dict[str, float]
     own_seconds: tuple[float, ...] = ()
     parameters: int | None = None
+
+    @property
+    def waiting_seconds(self) -> float:
+        """Waiting for data."""
+        return self.phases.get("data", 0.0)
+
+    @property
+    def compute_seconds(self) -> float:
+        """The step without its input."""
+        return self.step_seconds - self.waiting_seconds
+
+    def computing(self) -> tuple[float, float, float] | None:
+        """Forward, backward and optimizer as shares of the undisturbed step; None where a phase is not known.
+
+        The phases were timed with a synchronisation after each; scaled to the undisturbed step they keep their shares.
+        """
+        if not all(name in self.phases for name in _COMPUTE):
+            return None
+        forward, backward, optimizer = (self.phases[name] for name in _COMPUTE)
+        total = forward + backward + optimizer
+        scale = self.compute_seconds / total if total > 0 else 1.0
+        return forward * scale, backward * scale, optimizer * scale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,32 +97,26 @@ def explain(single: StepTimes, ddp: StepTimes, curve: Curve | None = None) -> St
     if not ddp.own_seconds:
         return None
     slowest, middle = max(ddp.own_seconds), median(ddp.own_seconds)
-    waiting = ddp.phases.get("data", 0.0)
-    single_compute = single.step_seconds - single.phases.get("data", 0.0)
     parts: dict[Part, float] = {
-        "compute": single_compute,
+        "compute": single.compute_seconds,
         "exposed communication": ddp.step_seconds - slowest,
-        "input": waiting,
+        "input": ddp.waiting_seconds,
         "stragglers": slowest - middle,
-        "rest": middle - waiting - single_compute,
+        "rest": middle - ddp.waiting_seconds - single.compute_seconds,
     }
     return StepGap(measured_seconds=ddp.step_seconds, parts=parts, prediction=_predict(single, ddp, curve))
 
 
 def _predict(single: StepTimes, ddp: StepTimes, curve: Curve | None) -> StepPrediction | None:
-    needed = ("forward", "backward", "optimizer")
-    if curve is None or ddp.parameters is None or not all(name in single.phases for name in needed):
+    computing = single.computing()
+    if curve is None or ddp.parameters is None or computing is None:
         return None
-    phases = [single.phases[name] for name in needed]
-    # The phases were timed with a synchronisation after each; scaled to the undisturbed step they keep their shares.
-    compute = single.step_seconds - single.phases.get("data", 0.0)
-    scale = compute / sum(phases) if sum(phases) > 0 else 1.0
-    forward, backward, optimizer = (seconds * scale for seconds in phases)
+    forward, backward, optimizer = computing
     return predict_ddp_step(
         forward_seconds=forward,
         backward_seconds=backward,
         optimizer_seconds=optimizer,
-        buckets=bucket_bytes(evenly(ddp.parameters * _BYTES_PER_GRADIENT)),
+        buckets=gradient_buckets(ddp.parameters),
         all_reduce_seconds=curve.seconds,
     )
 
