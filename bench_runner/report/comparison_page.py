@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
-
-import jinja2
 
 from bench_runner.analysis.comparison import Comparison, Verdict
 from bench_runner.comparing import Compared
@@ -22,6 +19,7 @@ from bench_runner.report.comparison import (
 from bench_runner.report.formats import printable
 from bench_runner.report.markdown import escape, table_lines
 from bench_runner.report.table import Table
+from bench_runner.report.templating import environment
 
 TEMPLATE: Final = "compare.html.j2"
 _NUMERIC: Final = (False, True, True, True, True, True, False, False)
@@ -94,7 +92,7 @@ def compare_markdown(compared: Compared) -> str:
 def compare_html(compared: Compared) -> str:
     """One file without scripts that loads nothing."""
     return (
-        _environment()
+        environment()
         .get_template(TEMPLATE)
         .render(
             title=f"Comparison of {printable(compared.baseline.selector)} and {printable(compared.candidate.selector)}",
@@ -107,15 +105,3 @@ def compare_html(compared: Compared) -> str:
             verdict_column=len(COLUMNS) - 1,
         )
     )
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bench_runner.report"),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["printable"] = printable
-    return environment

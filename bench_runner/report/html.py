@@ -16,13 +16,13 @@ from html import escape
 from math import isnan
 from typing import Any, Final
 
-import jinja2
 from markupsafe import Markup
 
 from bench_runner.record import RunRecord
 from bench_runner.report.figures import Figure
 from bench_runner.report.formats import printable
 from bench_runner.report.page import Page, page_of
+from bench_runner.report.templating import environment
 
 TEMPLATE: Final = "report.html.j2"
 NUMBER: Final = ' class="number"'
@@ -39,7 +39,7 @@ def render(
     what could not be read."""
     page = page_of(records)
     return (
-        _environment()
+        environment()
         .get_template(TEMPLATE)
         .render(
             page=page,
@@ -60,16 +60,6 @@ def _cells(row: Sequence[str], numeric: Sequence[bool]) -> Markup:
     marked = zip(row, numeric, strict=True)
     cells = "".join(f"<td{NUMBER if right else ''}>{escape(cell)}</td>" for cell, right in marked)
     return Markup(cells)  # noqa: S704 (each cell is escaped above)
-
-
-@cache
-def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("bench_runner.report"),
-        autoescape=True,
-        trim_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
 
 
 @cache
