@@ -46,7 +46,7 @@ def measure_ahead(
     raises; what was complete is stored.
     """
     session = Session(folder, on_progress)
-    waiting_room = session.launch_folder("single", 1, context.launch_index).parent
+    waiting_room = session.repeat_folder(context.launch_index)
     for left_over in waiting_room.glob(f"*/{ASKED_NAME}"):
         left_over.unlink()  # by an earlier call that was broken off
     held = replace(context, options={**context.options, "held_by": [str(waiting_room), ASKED_NAME]})

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -41,6 +39,7 @@ from bench_runner.plan import counts_to_run, placements, plan
 from bench_runner.profile import BUILT_IN, Profile
 from bench_runner.profile import FOLDER as FOLDER_OF_PROFILES
 from bench_runner.record import RunRecord
+from bench_runner.session_folder import finish_session, open_session
 from bench_runner.snapshot import current_commit
 from bench_runner.spec import Strategy
 
@@ -153,14 +152,15 @@ def _run(request: RunRequest, say: Say, hub: Hub | None) -> SessionResult:
         options=request.options,
         cluster=_cluster(request, hub, capacity, say),
     )
-    folder, session_id = _open(request, context, locked, say)
+    place = request.root / FOLDER / "session"
+    folder, session_id = open_session(place, _identity(request, context, locked), fresh=request.fresh, say=say)
     context = replace(context, session_id=session_id)
     register_machine(asv_machine_entry(machine), results, folder)
     if request.find_batch:
         _find_batches(context, folder, say)
     else:
         _measure(request, context, folder, say, locked=locked)
-    (folder / "finished").touch()
+    finish_session(folder)
     records, _ = store.read_tree(store.runs_folder(results, machine.name))
     return SessionResult(
         session_id=session_id,
@@ -225,36 +225,6 @@ def locked_prefix(request: RunRequest) -> tuple[Path | None, str]:
     return prefix, reason
 
 
-def _open(request: RunRequest, context: Context, locked: bool, say: Say) -> tuple[Path, str]:
-    """The session's folder and id: those of a broken-off session of the same request, else new ones."""
-    folder = request.root / FOLDER / "session"
-    identity = _identity(request, context, locked)
-    state = folder / "state.txt"
-    if not request.fresh and state.is_file() and not (folder / "finished").exists():
-        known = _state(state)
-        if known.get("identity") == identity:
-            say(f"going on with the session {known['session_id'][:8]} that was broken off")
-            return folder, str(known["session_id"])
-    if folder.exists():
-        previous = folder.with_name("previous")
-        shutil.rmtree(previous, ignore_errors=True)
-        folder.rename(previous)
-    folder.mkdir(parents=True)
-    session_id = uuid.uuid4().hex
-    (folder / "session-id").write_text(session_id, encoding="ascii")
-    state.write_text(json.dumps({"identity": identity, "session_id": session_id}), encoding="utf-8")
-    return folder, session_id
-
-
-def _state(path: Path) -> dict[str, Any]:
-    """What the session's own file says; nothing if it is damaged, and the session then begins anew."""
-    try:
-        known = json.loads(path.read_bytes())
-    except ValueError:
-        return {}
-    return known if isinstance(known, dict) and isinstance(known.get("session_id"), str) else {}
-
-
 def _identity(request: RunRequest, context: Context, locked: bool) -> str:
     """What has to be the same for a session to be continued."""
     document = [
@@ -311,12 +281,11 @@ def _measure(request: RunRequest, context: Context, folder: Path, say: Say, *, l
             capacity=context.capacity,
             variables=_variables(request, context, folder, index),
         )
-        # In the locked environment asv may have to build first what the launches need.
-        alone = not locked and context.cluster is None
-        meanwhile = (
-            None if not alone else partial(_measure_ahead, replace(context, launch_index=index), folder, possible)
-        )
-        asv.run(listen, meanwhile)
+        if locked or context.cluster is not None:
+            # In the locked environment asv may have to build first what the launches need.
+            asv.run(listen)
+        else:
+            asv.run(listen, partial(_measure_ahead, replace(context, launch_index=index), folder, possible))
 
 
 def _measure_ahead(context: Context, folder: Path, pairs: list[tuple[Strategy, int | str]], progress: Progress) -> None:

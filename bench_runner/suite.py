@@ -9,21 +9,19 @@ Imports here are few: every one is paid in each of asv's processes.
 
 from __future__ import annotations
 
-import fcntl
 import importlib
 import json
 import os
 import platform
 import sys
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from bench_runner.errors import BenchRunnerError
+from bench_runner.locks import locked, machine_lock
 from bench_runner.nodes.cluster import Cluster
 from bench_runner.processes import die_with_parent
 from bench_runner.profile import BUILT_IN, DEVICE_COUNTS, MESSAGE_BYTES, Profile, load
@@ -265,7 +263,7 @@ class Session:
         from bench_runner.plan import resolve_count
 
         count = resolve_count(devices, self._capacity())
-        folder = self.launch_folder(strategy, count)
+        folder = self.launch_folder(strategy, count, launch_index())
         path = folder / VALUES_NAME
         # Most processes come when all is measured: they wait for nobody, and gather nothing.
         if not path.exists():
@@ -274,7 +272,7 @@ class Session:
             die_with_parent()  # asv, killed, leaves its benchmark processes behind: a launch would go on in this one
         # Whoever measures may begin the next launch before a process that sleeps on the lock could take it.
         while not path.exists():
-            with _locked(self.folder / LOCK_NAME, wait=False) as taken:
+            with locked(self.folder / LOCK_NAME, wait=False) as taken:
                 if taken and not path.exists():
                     self._measure(self.context(), strategy, count)
             if not taken:
@@ -284,13 +282,17 @@ class Session:
 
     def measure_once(self, context: Context, strategy: Strategy, count: int | str) -> None:
         """Measure every case under ``strategy`` on ``count`` devices unless that has been done."""
-        with _locked(self.folder / LOCK_NAME, wait=True):
+        with locked(self.folder / LOCK_NAME, wait=True):
             if not (self.launch_folder(strategy, count, context.launch_index) / VALUES_NAME).exists():
                 self._measure(context, strategy, count)
 
-    def launch_folder(self, strategy: Strategy, count: int | str, index: int | None = None) -> Path:
-        """Where one launch has its files; ``index`` is the repeat, without it the one that asv was started for."""
-        return self.folder / f"launch-{launch_index() if index is None else index}" / f"{strategy}-{count}"
+    def repeat_folder(self, index: int) -> Path:
+        """Where the launches of one repeat have their folders."""
+        return self.folder / f"launch-{index}"
+
+    def launch_folder(self, strategy: Strategy, count: int | str, index: int) -> Path:
+        """Where one launch of the repeat ``index`` has its files."""
+        return self.repeat_folder(index) / f"{strategy}-{count}"
 
     def _measure(self, context: Context, strategy: Strategy, count: int | str) -> None:
         from bench_runner.measure import measure
@@ -301,7 +303,7 @@ class Session:
         self._progress({"event": "launch", **what})
         begin = time.monotonic()
         try:
-            with _machine_lock(lambda: self._progress({"event": "waiting", **what})):
+            with machine_lock(lambda: self._progress({"event": "waiting", **what})):
                 records = measure(context, strategy, count, folder)
         except BenchRunnerError as error:
             # asv would run into it again with every metric; whoever follows the progress ends it here.
@@ -322,36 +324,6 @@ class Session:
             file.write(json.dumps(event) + "\n")
         if self._on_progress is not None:
             self._on_progress()
-
-
-@contextmanager
-def _locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Whether the lock was to be had; always with ``wait``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-@contextmanager
-def _machine_lock(waiting: Callable[[], None]) -> Iterator[None]:
-    """Two launches at once on one machine would measure each other: the second waits for the first, and says so.
-
-    The file in the temporary folder is never followed through a link, and is each user's own.
-    """
-    path = Path(tempfile.gettempdir()) / f"bench-runner-{os.getuid()}.lock"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def asv_case(record: Any) -> dict[str, Any]:

@@ -64,17 +64,11 @@ def run(
     request = _request(profile, env, machine, launches, device, devices, python)
     from dataclasses import replace
 
-    options: dict[str, Any] = {}
-    if largest_batch < 1 or (memory_limit_mib is not None and memory_limit_mib < 1):
-        raise UsageError("--largest-batch and --memory-limit-mib: must be at least 1")
-    if find_batch:
-        options["largest_batch"] = largest_batch
-        if memory_limit_mib is not None:
-            options["memory_limit_bytes"] = memory_limit_mib << 20
+    options = _find_options(largest_batch, memory_limit_mib)
+    request = replace(request, port=port, find_batch=find_batch, fresh=fresh, options=options if find_batch else {})
     from bench_runner.session import run_session
 
     begin = time.monotonic()
-    request = replace(request, port=port, find_batch=find_batch, fresh=fresh, options=options)
     membership = _membership(nodes, rdzv_endpoint, node_rank, join_timeout)
     if membership is not None and membership.node_rank != 0:
         return _follow(request, membership, as_json=as_json)
@@ -88,6 +82,14 @@ def run(
     if result.count("failed", "timeout"):
         return EXIT_FINDINGS if result.count("ok") else EXIT_NOT_CARRIED_OUT
     return EXIT_OK if result.count("ok") else EXIT_NOT_CARRIED_OUT
+
+
+def _find_options(largest_batch: int, memory_limit_mib: int | None) -> dict[str, Any]:
+    """What --find-batch tells the workers; UsageError for limits below 1, whether it is asked for or not."""
+    if largest_batch < 1 or (memory_limit_mib is not None and memory_limit_mib < 1):
+        raise UsageError("--largest-batch and --memory-limit-mib: must be at least 1")
+    limit = {} if memory_limit_mib is None else {"memory_limit_bytes": memory_limit_mib << 20}
+    return {"largest_batch": largest_batch, **limit}
 
 
 def _membership(
